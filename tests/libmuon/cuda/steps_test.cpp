@@ -144,6 +144,32 @@ TEST(CudaStubSteps, OnADeviceThatFailsAreNotCalledDone) {
     }
 }
 
+// Gradients are looked at on the device: the host's norms and clips, to the bit, and no weight of a
+// step moves whose gradient is not finite on one rank.
+TEST(CudaSteps, SkipAndClipAsTheHostDoes) {
+  Plugged plugged(50);
+  Training setup = all_on_device(plugged.accelerator());
+  setup.ranks = 2;
+  setup.max_norm = 3;
+  setup.poison_step = 2;
+  const TempDir there, here;
+  const auto device = train(setup, there.path(), 3);
+  const auto host = train({.ranks = 2, .poison_step = 2, .max_norm = 3}, here.path(), 3);
+  ASSERT_EQ(device.error, "");
+  ASSERT_EQ(device.results.size(), host.results.size());
+  ASSERT_EQ(host.error, "");
+  std::size_t skipped = 0;
+  for (std::size_t i = 0; i < host.results.size(); ++i) {
+    EXPECT_EQ(device.results[i].skipped, host.results[i].skipped) << i;
+    skipped += device.results[i].skipped;
+    if (device.results[i].skipped) continue;
+    EXPECT_EQ(device.results[i].norm, host.results[i].norm) << i;
+    EXPECT_EQ(device.results[i].clip, host.results[i].clip) << i;
+  }
+  EXPECT_EQ(skipped, 1u);
+  EXPECT_LE(apart(device.weights, host.weights), 1e-5);
+}
+
 // Two ranks whose communicator is NCCL's, which the stub joins and which does not block, and two
 // that are threads.
 TEST(CudaStubSteps, OverNcclGiveTheBitsOfThreads) {
