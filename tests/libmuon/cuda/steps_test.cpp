@@ -144,6 +144,55 @@ TEST(CudaStubSteps, OnADeviceThatFailsAreNotCalledDone) {
     }
 }
 
+// A training of two ranks on the device, masters on a disk on which each operation of rank 0 from
+// the at-th on fails, in the second step: it is told so, and the step goes on where it stopped.
+std::vector<float> continued(libmuon::Accelerator& accelerator, libswap::FaultOn on,
+                             std::optional<std::uint64_t> at, std::uint64_t& stopped) {
+  libmuon::EngineConfig config = test::config_with(test::kLittle, 3);
+  config.accelerator = &accelerator;
+  config.tiers = {{"momentum_buffer", Tier::device}, {"master", Tier::nvme}};
+  std::uint64_t least = 0;
+  for (const std::uint32_t rank : {0u, 1u})
+    least = std::max(least,
+                     libmuon::Engine::plan(config, Rank{rank}, Side::device)->least_budget_bytes);
+  config.budget_bytes = least + 4096;
+  test::FailingWorld failing;
+  std::vector<float> weights;
+  test::expect_well(failing.world.run([&](libmuon::Communicator& ranks) -> Result<> {
+    EBB_TRY_ASSIGN(auto rank, test::RankEngine::open(failing.world, ranks, config));
+    EBB_TRY(test::step_to(rank, 1));
+    if (at)
+      EBB_TRY(failing.meanwhile(ranks, [&] {
+        failing.faults->add({.on = on,
+                             .at = *at,
+                             .count = libswap::FaultPlan::kForEver,
+                             .path_part = "rank-00000"});
+      }));
+    EBB_TRY(rank.hand_in(2));
+    if (!rank.step()) {
+      EBB_TRY(failing.meanwhile(ranks, [&] { failing.faults->clear(); }));
+      EBB_TRY(rank.engine().continue_step());
+      if (ranks.rank() == Rank{0}) ++stopped;
+    }
+    EBB_TRY(failing.meanwhile(ranks, [&] { failing.faults->clear(); }));
+    EBB_TRY(test::step_to(rank, 3));
+    if (ranks.rank() == Rank{1}) weights = rank.flat_weights();
+    return {};
+  }));
+  return weights;
+}
+
+TEST(CudaSteps, ThatWereCutContinueWithTheSameBits) {
+  Plugged plugged(50);
+  std::uint64_t stopped = 0;
+  const auto wanted = continued(plugged.accelerator(), libswap::FaultOn::read, {}, stopped);
+  ASSERT_FALSE(wanted.empty());
+  for (const libswap::FaultOn on : {libswap::FaultOn::read, libswap::FaultOn::write})
+    for (const std::uint64_t at : {0u, 2u, 5u})
+      EXPECT_EQ(continued(plugged.accelerator(), on, at, stopped), wanted) << at;
+  EXPECT_GE(stopped, 4u);
+}
+
 // Gradients are looked at on the device: the host's norms and clips, to the bit, and no weight of a
 // step moves whose gradient is not finite on one rank.
 TEST(CudaSteps, SkipAndClipAsTheHostDoes) {
