@@ -73,6 +73,27 @@ struct FileEntry {
   std::optional<Rank> rank;
 };
 
+// A tensor that is stored in a form this version does not read: a DTensor's local part, a quantized
+// state. It is named as what it is, is no damage, and hides nothing beside it.
+struct UnreadEntry {
+  std::string key;
+  std::vector<PathItem> path;
+  std::string name;   // as in TensorEntry, as far as the key tells
+  std::string state;  // likewise
+  std::string what;   // for people: "a DTensor: one rank's part of a tensor"
+  std::string hint;   // what to do about it; may be empty
+};
+
+// What lies in the checkpoint's folder and is no part of what was read.
+struct BesideEntry {
+  std::string path;           // below the root; that of a folder ends with '/'
+  std::string what;           // for people: "a torch.save file with optimizer state"
+  bool holds_states = false;  // of an optimizer
+};
+
+// How parameters that the source only numbers came by their names.
+enum class NamedBy : std::uint8_t { recorded, shapes, order };
+
 // Where a torch state dict keeps a part: in keys that begin with `prefix`, below `path`.
 struct StateDictPlace {
   std::vector<PathItem> path;
@@ -83,6 +104,7 @@ struct StateDictOptimizer {
   StateDictPlace at;
   Keys keys = Keys::nested;         // of what lies below "state" and "param_groups"
   std::vector<std::string> params;  // names of those that are its own
+  NamedBy named = NamedBy::recorded;
 };
 struct StateDictParts {
   std::vector<StateDictPlace> models;
@@ -103,6 +125,8 @@ struct Catalog {
   std::vector<ValueEntry> values;
   std::vector<ContainerEntry> containers;
   std::vector<GroupEntry> groups;
+  std::vector<UnreadEntry> unread;
+  std::vector<BesideEntry> beside;
   // Optimizer steps each parameter has taken, where the format counts them outside its tensors.
   std::map<std::string, std::int64_t> param_steps;
   StateDictParts parts;            // what was recognised, where the format is a torch state dict
