@@ -32,6 +32,10 @@ enum class Keys : std::uint8_t { own, state_dict };
 // "step", as torch does, or elsewhere, from Catalog::param_steps. Content comes to emit that way.
 enum class StepCounters : std::uint8_t { tensors, values };
 
+// Whether a training job goes on from what is written: parameters whose states are missing, or bear
+// a name that was only inferred, then matter. Otherwise it is a file of tensors.
+enum class Resumes : std::uint8_t { a_job, nothing };
+
 struct FormatTraits {
   std::string_view name;                 // what --to and --from say
   std::string_view summary;              // one line for help
@@ -41,6 +45,7 @@ struct FormatTraits {
   Keys keys = Keys::own;
   FileSize file_size = FileSize::as_it_comes;
   Packs packs = Packs::nothing;
+  Resumes resumes = Resumes::a_job;
   // The program that describe() asks about each file (SourceTree::probe); a build may lack it.
   std::string_view reader_program = {};
 };

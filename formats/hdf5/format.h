@@ -16,6 +16,7 @@ class Format final : public formats::Format {
                          .summary = "one file, or one per rank under virtual datasets",
                          .holds = Holds::keyed_tensors,
                          .packs = Packs::zstd,
+                         .resumes = Resumes::nothing,
                          .reader_program = kReaderProgram}) {}
   bool detect(const SourceTree& tree) const override { return detect_hdf5(tree); }
   Result<std::unique_ptr<Checkpoint>> describe(

@@ -14,7 +14,8 @@ class Format final : public formats::Format {
       : formats::Format({.name = "safetensors",
                          .summary = "one file, several with an index, or torch DCP's shards",
                          .holds = Holds::keyed_tensors,
-                         .file_size = FileSize::limited}) {}
+                         .file_size = FileSize::limited,
+                         .resumes = Resumes::nothing}) {}
   bool detect(const SourceTree& tree) const override { return detect_safetensors(tree); }
   Result<std::unique_ptr<Checkpoint>> describe(
       std::shared_ptr<const SourceTree> tree) const override {

@@ -16,7 +16,8 @@ class Format final : public formats::Format {
             {.name = "torch",
              .summary = "one torch.save file: .pt, .pth or .bin, zip or the older stream",
              .default_policy = Policy::replicated,
-             .keys = Keys::state_dict}) {}
+             .keys = Keys::state_dict,
+             .resumes = Resumes::nothing}) {}
   bool detect(const SourceTree& tree) const override { return detect_torch(tree); }
   Result<std::unique_ptr<Checkpoint>> describe(
       std::shared_ptr<const SourceTree> tree) const override {
