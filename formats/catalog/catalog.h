@@ -86,9 +86,26 @@ struct UnreadEntry {
 
 // What lies in the checkpoint's folder and is no part of what was read.
 struct BesideEntry {
+  enum class Role : std::uint8_t {
+    states,      // of an optimizer
+    weights,     // of a model
+    checkpoint,  // a folder that is one itself
+    job,         // what a job keeps of its own: random numbers, a scheduler, its arguments
+    harmless,    // known, and no part of what is trained: a tokenizer, a configuration, a log
+    unknown,
+  };
   std::string path;           // below the root; that of a folder ends with '/'
   std::string what;           // for people: "a torch.save file with optimizer state"
   bool holds_states = false;  // of an optimizer
+  Role role = Role::unknown;
+  std::uint64_t count = 1;  // of entries whose names differ in numbers alone; `path` is the first
+};
+
+// What was read is one part of a save that several files or folders hold together, one per rank,
+// as a rank of tensor parallelism has a part of each matrix: no model by itself.
+struct PartOfSave {
+  std::uint32_t parts = 0;  // how many there are; 0: not known
+  std::string why;          // how that is known: "mp_rank_01 lies beside it"
 };
 
 // How parameters that the source only numbers came by their names.
@@ -127,6 +144,7 @@ struct Catalog {
   std::vector<GroupEntry> groups;
   std::vector<UnreadEntry> unread;
   std::vector<BesideEntry> beside;
+  std::optional<PartOfSave> part_of;  // nullopt: as far as is known, it is all of a save
   // Optimizer steps each parameter has taken, where the format counts them outside its tensors.
   std::map<std::string, std::int64_t> param_steps;
   StateDictParts parts;            // what was recognised, where the format is a torch state dict
