@@ -109,6 +109,12 @@ Result<> ModelReader::read(const File& file, Rank rank) {
   return read_module(file);
 }
 
+Result<> ModelReader::read_other_part(const File& file) {
+  EBB_TRY(check_same_save(file));
+  read_tied(file.graph());
+  return {};
+}
+
 Result<> ModelReader::check_same_save(const File& file) {
   const auto steps = integer_at(file.graph(), "global_steps");
   if (!steps || !facts_.global_steps || *steps == *facts_.global_steps) return {};
@@ -125,7 +131,7 @@ void ModelReader::read_tied(const PickleGraph& graph) {
   for (std::size_t i = 0; i + 1 < entries.size(); i += 2) {
     if (!graph.is(entries[i], PickleKind::string) || !graph.is(entries[i + 1], PickleKind::string))
       continue;
-    facts_.tied.emplace(graph.text(entries[i]), graph.text(entries[i + 1]));
+    if (!facts_.tied.emplace(graph.text(entries[i]), graph.text(entries[i + 1])).second) continue;
     checkpoint_.building().notes.push_back(json_string(graph.text(entries[i])) + " is tied to " +
                                            json_string(graph.text(entries[i + 1])));
   }

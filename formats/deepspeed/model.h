@@ -60,6 +60,8 @@ class ModelReader {
   Result<> read(const File& file, Rank rank);
   // The facts alone, for a file whose tensors are parts of larger ones.
   Result<> read_facts(const File& file);
+  // Of another rank of tensor or pipeline parallelism, after those facts.
+  Result<> read_other_part(const File& file);
 
   const ModelFacts& facts() const { return facts_; }
 
