@@ -7,6 +7,7 @@
 #include <tuple>
 #include <utility>
 
+#include "ebb/formats/conversion/unread.h"
 #include "ebb/formats/conversion/unsafe_values.h"
 #include "ebb/formats/conversion/weights.h"
 #include "ebb/formats/conversion/weights_alone.h"
@@ -242,6 +243,7 @@ Result<std::map<std::string, std::int64_t>> counted_steps(const Checkpoint& sour
 Result<Conversion> plan_conversion(const Checkpoint& source, const ConvertRequest& request) {
   if (request.world == 0) return Error{Code::usage, "a world of 0 ranks holds nothing"};
   const bool weights = request.taking == Taking::weights;
+  EBB_TRY_ASSIGN(std::vector<std::string> unread, unread_in(source.catalog(), request));
   EBB_TRY_ASSIGN(Content content,
                  weights ? weights_content(source, request) : selected_content(source, request));
   auto& [catalog, made_of, changes, unsafe] = content;
@@ -274,8 +276,9 @@ Result<Conversion> plan_conversion(const Checkpoint& source, const ConvertReques
   if (request.file_bytes) wanted.file_bytes = *request.file_bytes;
   wanted.compression = request.compression;
   EBB_TRY_ASSIGN(conversion.plan, request.to.emit(wanted));
-  conversion.plan.dropped.insert(conversion.plan.dropped.begin(), conversion.unsafe.begin(),
-                                 conversion.unsafe.end());
+  conversion.unread = std::move(unread);
+  for (const auto* left : {&conversion.unsafe, &conversion.unread})
+    conversion.plan.dropped.insert(conversion.plan.dropped.begin(), left->begin(), left->end());
   return conversion;
 }
 

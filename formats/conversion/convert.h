@@ -44,6 +44,8 @@ struct Conversion {
   // What loading the source in Python would call beyond what frameworks write (unsafe_values.h);
   // among plan.dropped as well.
   std::vector<std::string> unsafe;
+  // Wanted tensors that are not read (unread.h); among plan.dropped as well.
+  std::vector<std::string> unread;
 };
 
 // How many optimizer steps each parameter has taken, as far as the checkpoint counts them by

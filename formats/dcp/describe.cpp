@@ -93,10 +93,12 @@ class Describer {
       if (auto covered = prove_coverage(tensor, catalog()); !covered)
         return std::move(covered).error().within(at_root(kIndexName));
     for (StoredValue& value : index_.values) EBB_TRY(add_value(std::move(value)));
+    const std::vector<UnreadAt> unread = find_unread();
     if (names == Names::of_parameters) {
       EBB_TRY(name_contents(catalog()));
       note_last_of_torchtitan(tree_->root(), catalog());
     }
+    leave_unread(catalog(), unread);
     catalog().partition = partition();
     catalog().notes.insert(catalog().notes.end(), index_.notes.begin(), index_.notes.end());
     return Opened{std::move(checkpoint_), std::move(index_.flat_boxes_of)};
@@ -242,6 +244,33 @@ class Describer {
     entry.key = std::move(tensor.key);
     catalog().tensors.push_back(std::move(entry));
     return {};
+  }
+
+  // The index says of a tensor subclass what it stands for, and not that it is one. Its item has
+  // not the length of an archive of those elements; where there is one, any other is looked at.
+  std::vector<UnreadAt> find_unread() const {
+    const auto& tensors = checkpoint_->catalog_.tensors;
+    const auto form_of = [&](const Chunk& chunk) {
+      return checkpoint_->payloads_.unread(
+          {checkpoint_->catalog_.files[chunk.file].name, chunk.offset, chunk.length, chunk.tag});
+    };
+    const bool any = std::ranges::any_of(tensors, [&](const TensorEntry& tensor) {
+      const auto odd = std::ranges::find_if(
+          tensor.chunks, [&](const Chunk& chunk) { return has_odd_length(tensor, chunk); });
+      return odd != tensor.chunks.end() && form_of(*odd);
+    });
+    std::vector<UnreadAt> unread;
+    for (std::size_t i = 0; any && i < tensors.size(); ++i) {
+      if (tensors[i].chunks.empty()) continue;
+      if (auto form = form_of(tensors[i].chunks.front())) unread.push_back({i, std::move(*form)});
+    }
+    return unread;
+  }
+
+  static bool has_odd_length(const TensorEntry& tensor, const Chunk& chunk) {
+    constexpr std::uint64_t kAround = 4 * KiB;  // what an archive has beside the elements, at most
+    const std::uint64_t bytes = volume(chunk.box.extent) * bytes_of(tensor.dtype);
+    return chunk.tag == 0 && (chunk.length < bytes || chunk.length > bytes + kAround);
   }
 
   // No two items may share bytes of a payload file.

@@ -179,6 +179,13 @@ Result<std::shared_ptr<const Payloads::Opened>> Payloads::decoded(const PayloadP
   return std::static_pointer_cast<const Opened>(item);
 }
 
+std::optional<UnreadForm> Payloads::unread(const PayloadPlace& place) const {
+  if (place.coding != 0) return std::nullopt;
+  const auto archive = open(place, 0, 0);
+  if (!archive) return std::nullopt;
+  return unread_form(archive->graph(), archive->graph().root());
+}
+
 Result<> Payloads::read_tensor(const PayloadPlace& place, const Shape& shape, DType dtype,
                                std::uint64_t first, std::span<std::byte> into) const {
   if (place.coding == 0) {

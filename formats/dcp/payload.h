@@ -15,6 +15,7 @@
 #include "ebb/formats/dcp/index.h"
 #include "ebb/formats/safetensors/header.h"
 #include "ebb/formats/torch/archive.h"
+#include "ebb/formats/torch/unread.h"
 
 namespace ebb::formats::dcp {
 
@@ -41,6 +42,10 @@ class Payloads {
   // whole item: whoever reads all of it, in any parts, has it checked (record_check.h).
   Result<> read(const PayloadPlace& place, const Shape& shape, DType dtype, std::string_view label,
                 std::uint64_t first, std::span<std::byte> into) const;
+
+  // What the item holds, where that is a tensor in a form that is not read. nullopt: it is read, is
+  // compressed, or cannot be opened; reading it says which.
+  std::optional<UnreadForm> unread(const PayloadPlace& place) const;
 
   // Pays for what it unfolds to beyond its length out of `purse`, which all values share.
   Result<Value> value(const PayloadPlace& place, std::uint64_t& purse) const;

@@ -2,11 +2,7 @@
 
 #include <algorithm>
 #include <array>
-#include <set>
-#include <span>
 #include <string>
-
-#include "ebb/formats/core/json_text.h"
 
 namespace ebb::formats {
 namespace {
@@ -25,18 +21,6 @@ constexpr Name kInterpreted[] = {
     "torch.serialization._get_layout",
     "torch.storage.UntypedStorage",
     "torch.storage.TypedStorage",
-    "torch._utils._rebuild_tensor",
-    "torch._utils._rebuild_tensor_v2",
-    "torch._utils._rebuild_tensor_v3",
-    "torch._utils._rebuild_parameter",
-    "torch._utils._rebuild_parameter_with_state",
-    "torch._utils._rebuild_meta_tensor_no_storage",
-    "torch._utils._rebuild_qtensor",
-    "torch._utils._rebuild_sparse_tensor",
-    "torch._utils._rebuild_nested_tensor",
-    "torch._utils._rebuild_wrapper_subclass",
-    "torch._utils._rebuild_device_tensor_from_numpy",
-    "torch._utils._rebuild_device_tensor_from_cpu_tensor",
     "torch._tensor._rebuild_from_type_v2",
     "torch.nn.parameter.Parameter",
     // torch/distributed/checkpoint: the index, its plans and Megatron's kinds of them.
@@ -240,10 +224,28 @@ constexpr Name kTorchAtoms[] = {
     "uint8",
 };
 
+// How torch makes tensors; a release may have ways that this one does not know.
+constexpr Name kRebuild = "torch._utils._rebuild_";
+
 // Below `numpy`: types of scalars, which are names only.
 constexpr Name kNumpyTypes[] = {"bool",   "bool_",  "float16", "float32",   "float64",
                                 "int16",  "int32",  "int64",   "int8",      "uint16",
                                 "uint32", "uint64", "uint8",   "complex64", "complex128"};
+
+// Packages whose classes are tensors and what those keep beside their elements.
+constexpr Name kTensorPackages[] = {
+    "bitsandbytes.",
+    "fbgemm_gpu.",
+    "hqq.",
+    "optimum.quanto.",
+    "torch.distributed._shard.",
+    "torch.distributed._tensor.",
+    "torch.distributed.device_mesh.",
+    "torch.distributed.remote_device.",
+    "torch.distributed.tensor.",
+    "torchao.",
+    "transformer_engine.",
+};
 
 template <typename Names>
 bool contains(const Names& names, Name name) {
@@ -268,6 +270,16 @@ bool is_torch_atom(Name name) {
       });
 }
 
+// A class by its spelling, in one of those packages.
+bool is_tensor_class(Name name) {
+  const bool package =
+      std::ranges::any_of(kTensorPackages, [&](Name prefix) { return name.starts_with(prefix); });
+  const Name word = name.substr(name.rfind('.') + 1);
+  const std::size_t first = word.find_first_not_of('_');
+  return package && first != Name::npos &&
+         ((word[first] >= 'A' && word[first] <= 'Z') || word == "_remote_device");
+}
+
 Name builtin_in(Name name) {
   const Name word = under(name, "builtins.");
   return word.empty() ? under(name, "__builtin__.") : word;
@@ -278,7 +290,7 @@ Name builtin_in(Name name) {
 bool is_known_global(std::string_view name) {
   return contains(kInterpreted, name) || is_data_class(name) || is_enumeration(name) ||
          is_opaque_class(name) || contains(kBuiltins, builtin_in(name)) || is_torch_atom(name) ||
-         contains(kNumpyTypes, under(name, "numpy."));
+         !under(name, kRebuild).empty() || contains(kNumpyTypes, under(name, "numpy."));
 }
 
 bool is_data_class(std::string_view name) {
@@ -289,141 +301,8 @@ bool is_enumeration(std::string_view name) {
   return contains(kEnumerations, name) || contains(kDataEnumerations, name);
 }
 
-bool is_opaque_class(std::string_view name) { return contains(kOpaque, name); }
-
-namespace {
-
-// What other readers call an object is no name of Python's.
-bool is_unsafe_name(std::string_view name) {
-  return name == kCallOfAResult || name.ends_with("builtins.getattr") ||
-         name.ends_with("__builtin__.getattr") ||
-         (name.find('.') != std::string_view::npos && !is_known_global(name));
+bool is_opaque_class(std::string_view name) {
+  return contains(kOpaque, name) || is_tensor_class(name);
 }
-
-void add_names(const Value& value, std::vector<std::string_view>& names) {
-  if (value.kind == Value::Kind::object && is_unsafe_name(value.text)) names.push_back(value.text);
-  for (const Value& item : value.items) add_names(item, names);
-  for (const auto& [key, item] : value.entries) {
-    add_names(key, names);
-    add_names(item, names);
-  }
-}
-
-// getattr of anything but an enumeration, and calls of what calls returned.
-bool is_misuse(const PickleGraph& graph, PickleId id) {
-  if (!graph.is(id, PickleKind::object)) return false;
-  const Name callee = graph.class_name(id);
-  if (callee.empty()) return true;
-  if (callee != "builtins.getattr" && callee != "__builtin__.getattr") return false;
-  const std::span<const PickleId> args = graph.items(graph.args(id));
-  return args.size() != 2 || !graph.is(args[0], PickleKind::global) ||
-         !is_enumeration(graph.text(args[0]));
-}
-
-Error refused(const std::string& where, std::string_view name) {
-  return Error{
-      Code::corrupt,
-      compose("{}: the pickle names {}, which no framework writes here; nothing was executed",
-              where, json_string(name))};
-}
-
-}  // namespace
-
-std::string_view unsafe_name_below(const PickleGraph& graph, PickleId id) {
-  std::vector<PickleId> rest{id};
-  std::vector<bool> seen(graph.size());
-  while (!rest.empty()) {
-    const PickleId at = rest.back();
-    rest.pop_back();
-    if (at == kNoPickle || seen[at]) continue;
-    seen[at] = true;
-    switch (graph.kind(at)) {
-      case PickleKind::global:
-        if (!is_known_global(graph.text(at))) return graph.text(at);
-        break;
-      case PickleKind::object:
-        if (is_misuse(graph, at)) return kCallOfAResult;
-        rest.insert(rest.end(), {graph.callee(at), graph.args(at), graph.state(at)});
-        break;
-      case PickleKind::tuple:
-      case PickleKind::list:
-      case PickleKind::dict:
-      case PickleKind::set:
-      case PickleKind::persistent: {
-        const std::span<const PickleId> items = graph.items(at);
-        rest.insert(rest.end(), items.begin(), items.end());
-        break;
-      }
-      default:
-        break;
-    }
-  }
-  return {};
-}
-
-std::string_view unsafe_part(const Value& value) {
-  std::vector<std::string_view> names;
-  add_names(value, names);
-  return names.empty() ? std::string_view{} : names.front();
-}
-
-std::vector<UnsafeValue> unsafe_values(const Catalog& catalog) {
-  std::vector<UnsafeValue> found;
-  const auto look_at = [&](const std::string& key, const Value& value) {
-    if (const Name name = unsafe_part(value); !name.empty())
-      found.push_back({key, std::string(name)});
-  };
-  for (const ValueEntry& entry : catalog.values)
-    if (!entry.echoed) look_at(entry.key, entry.value);
-  for (std::size_t i = 0; i < catalog.groups.size(); ++i)
-    for (const auto& [name, value] : catalog.groups[i].settings)
-      look_at(compose("parameter group {}: {}", i, name), value);
-  return found;
-}
-
-Error error_of(const UnsafeValue& value, std::string_view checkpoint) {
-  return refused(compose("{}: value {}", checkpoint, json_string(value.key)), value.name);
-}
-
-Result<> refuse_hidden_calls(const PickleGraph& graph, const std::vector<const Value*>& values) {
-  std::vector<std::string_view> shown;
-  for (const Value* value : values) add_names(*value, shown);
-  if (!shown.empty()) return {};  // they are told already, and what is inside them is theirs
-  UnknownNames names;
-  names.look_at(graph, "");
-  return names.refuse();
-}
-
-void UnknownNames::look_at(const PickleGraph& graph, const std::string& file) {
-  for (const PickleGraph::Name& used : graph.names())
-    if (!is_known_global(used.name))
-      first_use_.try_emplace(used.name, file, compose("{}:{}", graph.where(), used.offset));
-  for (PickleId id = 0; id < graph.size(); ++id)
-    if (is_misuse(graph, id))
-      first_use_.try_emplace(
-          std::string(graph.class_name(id).empty() ? kCallOfAResult : graph.class_name(id)), file,
-          graph.where());
-}
-
-void UnknownNames::show_in(Catalog& catalog) const {
-  std::set<std::string, std::less<>> shown;
-  for (UnsafeValue& value : unsafe_values(catalog)) shown.insert(std::move(value.name));
-  for (const auto& [name, use] : first_use_) {
-    if (shown.contains(name)) continue;
-    Value value;
-    value.kind = Value::Kind::object;
-    value.text = name;
-    const std::string key = "pickle of " + use.file;
-    catalog.values.push_back({key, {key}, std::move(value)});
-  }
-}
-
-Result<> UnknownNames::refuse() const {
-  if (first_use_.empty()) return {};
-  const auto& [name, use] = *first_use_.begin();
-  return refused(use.where, name);
-}
-
-Result<> require_known_globals(const PickleGraph& graph) { return refuse_hidden_calls(graph, {}); }
 
 }  // namespace ebb::formats

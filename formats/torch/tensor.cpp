@@ -4,6 +4,7 @@
 
 #include "ebb/formats/core/json_text.h"
 #include "ebb/formats/core/units.h"
+#include "ebb/formats/torch/unread.h"
 
 namespace ebb::formats {
 namespace {
@@ -239,6 +240,7 @@ bool is_torch_tensor(const PickleGraph& graph, PickleId id) {
 }
 
 Result<TorchTensor> torch_tensor(const PickleGraph& graph, PickleId id) {
+  if (const auto form = unread_form(graph, id)) return error_of(*form, graph.where());
   // A parameter wraps a tensor, and a tensor with attributes wraps its plain self.
   for (int depth = 0; depth < kMaxWrappers && graph.is(id, PickleKind::object); ++depth) {
     const std::string_view name = graph.class_name(id);
@@ -255,20 +257,14 @@ Result<TorchTensor> torch_tensor(const PickleGraph& graph, PickleId id) {
       const std::span<const PickleId> inner = graph.items(args[2]);
       if (function == "torch._utils._rebuild_tensor_v2") return rebuilt(graph, inner, false);
       if (function == "torch._utils._rebuild_tensor_v3") return rebuilt(graph, inner, true);
-      if (!function.starts_with("torch._utils._rebuild_parameter") || inner.empty())
-        return bad_tensor(graph, compose("a tensor rebuilt by {}", function));
+      if (inner.empty()) return bad_tensor(graph, "a parameter of no tensor");
       id = inner[0];
       continue;
     }
     if (args.empty() || !is_torch_tensor(graph, id)) break;
     id = args[0];
   }
-  return Error{
-      Code::unsupported,
-      compose("{}: a tensor rebuilt by {} is of a kind that is not read (quantised, sparse, nested "
-              "or without data)",
-              graph.where(),
-              (graph.is(id, PickleKind::object) ? printable(graph.class_name(id)) : "nothing"))};
+  return bad_tensor(graph, "a tensor wrapped in an unknown form");
 }
 
 }  // namespace ebb::formats

@@ -9,6 +9,7 @@
 #include "ebb/formats/json/weight_index.h"
 #include "ebb/formats/pickle/known_globals.h"
 #include "ebb/formats/state_dict/names.h"
+#include "ebb/formats/torch/unread.h"
 #include "ebb/formats/torch_save/checkpoint.h"
 #include "ebb/formats/torch_save/torch_save.h"
 
@@ -150,6 +151,7 @@ class Describer {
         files == 1 ? "whole tensors in one file" : compose("whole tensors in {} files", files);
     add_notes();
     EBB_TRY(name_contents(catalog()));
+    leave_unread(catalog(), unread_);
     unknown_.show_in(catalog());
     return std::unique_ptr<Checkpoint>(std::move(checkpoint_));
   }
@@ -246,20 +248,36 @@ class Describer {
   }
 
   Result<> add_tensor(PickleId id) {
-    auto tensor = torch_tensor(*graph_, id);
-    if (!tensor) return std::move(tensor).error().about(json_string(joined(path_)));
-    EBB_TRY_ASSIGN(const std::uint32_t record, record_of(*tensor));
     TensorEntry entry;
     entry.key = joined(path_);
     entry.path = path_;
-    const auto [known, fresh] = file_of_key_.emplace(*entry.key, catalog().files.back().name);
-    if (!fresh && known->second != catalog().files.back().name)
-      return bad(Code::corrupt, "is already in " + known->second);
     entry.name = *entry.key;
     entry.state = "tensor";
+    if (auto form = unread_form(*graph_, id)) return add_unread(std::move(entry), std::move(*form));
+    auto tensor = torch_tensor(*graph_, id);
+    if (!tensor) return std::move(tensor).error().about(json_string(joined(path_)));
+    EBB_TRY_ASSIGN(const std::uint32_t record, record_of(*tensor));
+    EBB_TRY(take_key(*entry.key));
     entry.dtype = tensor->dtype;
     entry.shape = tensor->shape;
     checkpoint_->add_tensor(std::move(entry), std::move(*tensor), record);
+    return {};
+  }
+
+  // Among the others until those have their names: what it is called follows from all of them.
+  Result<> add_unread(TensorEntry entry, UnreadForm form) {
+    EBB_TRY(take_key(*entry.key));
+    entry.dtype = form.dtype.value_or(DType::u8);
+    entry.shape = form.shape.value_or(Shape());
+    unread_.push_back({catalog().tensors.size(), std::move(form)});
+    catalog().tensors.push_back(std::move(entry));
+    return {};
+  }
+
+  Result<> take_key(const std::string& key) {
+    const auto [known, fresh] = file_of_key_.emplace(key, catalog().files.back().name);
+    if (!fresh && known->second != catalog().files.back().name)
+      return bad(Code::corrupt, "is already in " + known->second);
     return {};
   }
 
@@ -307,6 +325,7 @@ class Describer {
   std::uint64_t path_bytes_ = 0;
   std::unordered_map<std::string, Known> records_;            // of this file, by the storage's key
   std::unordered_map<std::string, std::string> file_of_key_;  // of tensors
+  std::vector<UnreadAt> unread_;
   std::vector<std::string> inert_;
   std::string first_odd_key_;  // the first
   std::size_t odd_key_count_ = 0;

@@ -7,6 +7,7 @@
 #include <span>
 
 #include "ebb/formats/conversion/glob.h"
+#include "ebb/formats/conversion/unread.h"
 #include "ebb/formats/core/compose.h"
 #include "ebb/formats/core/json_text.h"
 #include "ebb/formats/core/units.h"
@@ -193,6 +194,12 @@ Result<Prepared> prepare(const Request& request) {
                      "is ever written: " +
                      in_one_line(conversion.unsafe, 6),
                  "--drop goes on without it; -n --drop lists all of it"};
+  if (!conversion.unread.empty() && request.dropping == Dropping::refused)
+    return Error{
+        Code::unsupported,
+        compose("{}: {} not read: {}", printable(request.source),
+                plural(conversion.unread.size(), "tensor"), in_one_line(conversion.unread, 2)),
+        formats::hint_about_unread(source->catalog())};
   if (!conversion.plan.dropped.empty() && request.dropping == Dropping::refused)
     return Error{Code::unsupported,
                  compose("{} cannot hold {}", request.format->name(),

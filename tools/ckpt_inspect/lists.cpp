@@ -40,9 +40,20 @@ Result<Exit> tensors_json(Console& console, const View& view, Digest digest) {
   json.close_list().key("values").open_object();
   for (const ValueEntry& value : view.catalog().values)
     json.key(value.key).raw(formats::to_json(value.value));
-  json.close_object().close_object();
+  json.close_object();
+  write_unread(json, view);
+  json.close_object();
   console.print(json.take());
   return Exit::success;
+}
+
+// What follows the table of those that are read.
+std::string unread_list(const View& view) {
+  std::string out;
+  for (const formats::UnreadEntry* unread : unread_of(view))
+    out += compose("  not read: {} ({}): {}\n", printable(unread->name), printable(unread->state),
+                   printable(unread->what));
+  return out;
 }
 
 void shard_json(JsonWriter& json, const View& view, const TensorEntry& tensor, const Chunk& chunk) {
@@ -76,7 +87,7 @@ Result<Exit> show_tensors(Console& console, const View& view, Digest digest) {
     if (sha256) cells.push_back(std::move(*sha256));
     table.add(std::move(cells));
   }
-  console.print(table.text() + more_line(shown, view.tensors.size()));
+  console.print(table.text() + more_line(shown, view.tensors.size()) + unread_list(view));
   return Exit::success;
 }
 

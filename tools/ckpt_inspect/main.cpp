@@ -113,7 +113,9 @@ Result<Exit> work(Console& console, const Arguments& arguments,
   EBB_TRY_ASSIGN(const View view, view_of(path, *checkpoint, arguments));
   EBB_TRY_ASSIGN(const Exit exit, show(console, view, arguments, mode));
   const auto unsafe = formats::unsafe_values(checkpoint->catalog());
-  return unsafe.empty() ? Result<Exit>(exit) : unsafe_error(path, unsafe);
+  if (!unsafe.empty()) return unsafe_error(path, unsafe);
+  EBB_TRY(check_read(view));
+  return exit;
 }
 
 }  // namespace

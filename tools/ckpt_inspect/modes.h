@@ -63,6 +63,16 @@ Result<Exit> show_raw(Console& console, const RawRequest& request);
 // One self-contained HTML page; written whole or not at all.
 Result<Exit> write_map(Console& console, const View& view, const std::string& file);
 
+// Tensors in forms that are not read (Catalog::unread), as far as they are selected.
+std::vector<const formats::UnreadEntry*> unread_of(const View& view);
+// "not read  16 tensors (exp_avg 8, exp_avg_sq 8): torchao's 8-bit state": a line for each form.
+std::string unread_text(const View& view);
+// The same in one line, without states.
+std::string unread_line(const View& view);
+void write_unread(JsonWriter& json, const View& view);  // a list, under "unread"
+// Where not one tensor is read.
+Result<> check_read(const View& view);
+
 // Shared by the modes.
 void open_document(JsonWriter& json, std::string_view mode);
 // Opens an object and says in it which tensor it is of, in the same words in every mode.

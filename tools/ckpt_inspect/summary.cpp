@@ -108,11 +108,18 @@ std::vector<const Setting*> settings_to_show(const GroupEntry& group) {
   return settings;
 }
 
-std::string group_text(const GroupEntry& group) {
+// Where one group says whose it is, those without parameters have none.
+std::string params_text(const GroupEntry& group, const std::vector<GroupEntry>& all) {
+  if (!group.params.empty()) return plural(group.params.size(), "parameter");
+  const bool recorded =
+      std::ranges::any_of(all, [](const GroupEntry& one) { return !one.params.empty(); });
+  return recorded ? "no parameters" : "parameters not recorded";
+}
+
+std::string group_text(const GroupEntry& group, const std::vector<GroupEntry>& all) {
   std::string out =
       group.optimizer.empty() ? "(optimizer not recorded)" : printable(group.optimizer, 40);
-  out += group.params.empty() ? ", parameters not recorded"
-                              : ", " + plural(group.params.size(), "parameter");
+  out += ", " + params_text(group, all);
   std::size_t left_out = 0;
   std::string settings;
   for (const Setting* setting : settings_to_show(group)) {
@@ -134,7 +141,7 @@ std::string groups_text(const View& view) {
   if (groups.empty()) return optimizer ? labelled("groups", "none recorded") : "";
   std::string out;
   for (std::size_t i = 0; i < std::min(groups.size(), kGroups); ++i)
-    out += labelled(compose("group {}", i), group_text(groups[i]));
+    out += labelled(compose("group {}", i), group_text(groups[i], groups));
   if (groups.size() > kGroups)
     out += labelled("", count_text(groups.size() - kGroups) + " more groups: --groups");
   return out;
@@ -291,12 +298,13 @@ std::string summary_text(const Console& console, const View& view, const Looks& 
                           (catalog.partition.empty() ? "" : ", " + printable(catalog.partition)),
                           plural(catalog.padding_elems, "element")));
   out += labelled("files", count_text(catalog.files.size()) + ", " + bytes_text(totals.file_bytes));
-  out +=
-      labelled("complete",
-               coverage ? console.good("yes") +
-                              ": every element of every tensor is stored exactly once (index only; "
-                              "--verify reads the data)"
-                        : console.bad("NO") + ": " + printable(coverage.error().message));
+  out += labelled(
+      "complete",
+      coverage ? console.good("yes") + (catalog.unread.empty() ? "" : ", as far as it is read") +
+                     ": every element of every tensor is stored exactly once (index only; "
+                     "--verify reads the data)"
+               : console.bad("NO") + ": " + printable(coverage.error().message));
+  out += unread_text(view);
   out += unsafe_text(console, formats::unsafe_values(catalog));
   out += groups_text(view);
   if (!catalog.values.empty())
@@ -333,6 +341,7 @@ std::string summary_json(const View& view, const Looks& looks) {
     json.open_object().put("value", value.key).put("name", value.name).close_object();
   json.close_list().put("complete", coverage.has_value());
   if (!coverage) json.put("incomplete_because", coverage.error().message);
+  write_unread(json, view);
   json.close_object();
   return json.take();
 }

@@ -27,6 +27,7 @@ std::uint64_t decoded_bytes(const TensorEntry& tensor, const Chunk& chunk) {
 
 struct Findings {
   std::vector<Error> problems;
+  std::vector<Error> not_read;            // sound as far as anybody can tell who does not read them
   std::vector<std::string> known_faults;  // of the writer: everything is as it was stored
   std::uint64_t bytes_read = 0;
   std::uint64_t chunks = 0;
@@ -46,7 +47,9 @@ Result<> read_everything(const View& view, Findings& findings) {
         const std::span<std::byte> into(buffer.data(), static_cast<std::size_t>(count));
         if (auto read = view.checkpoint.read(*tensor, chunk, first, into); !read) {
           if (read.error().code == Code::moved) return read;
-          findings.problems.push_back(read.error());
+          auto& list =
+              read.error().code == Code::unsupported ? findings.not_read : findings.problems;
+          list.push_back(read.error());
           break;
         }
         findings.bytes_read += count;
@@ -104,17 +107,28 @@ void compare_steps(const View& view, Findings& findings) {
   }
 }
 
-std::string findings_json(const Findings& findings, const std::vector<std::string>& notes) {
+void write_errors(JsonWriter& json, std::string_view key, const std::vector<Error>& errors) {
+  json.key(key).open_list();
+  for (const Error& error : errors) {
+    json.open_object();
+    write_error(json, error);
+    json.close_object();
+  }
+  json.close_list();
+}
+
+// `view`: nullptr where there is none.
+std::string findings_json(const Findings& findings, const View* view) {
   JsonWriter json;
   open_document(json, "verify");
   json.put("sound", findings.problems.empty()).put("bytes_read", findings.bytes_read);
-  json.put("chunks", findings.chunks).key("problems").open_list();
-  for (const Error& problem : findings.problems) {
-    json.open_object();
-    write_error(json, problem);
-    json.close_object();
-  }
-  json.close_list().put("notes", notes).put("known_faults", findings.known_faults).close_object();
+  json.put("chunks", findings.chunks);
+  write_errors(json, "problems", findings.problems);
+  write_errors(json, "not_read", findings.not_read);
+  if (view != nullptr) write_unread(json, *view);
+  json.put("notes", view == nullptr ? std::vector<std::string>() : view->catalog().notes)
+      .put("known_faults", findings.known_faults)
+      .close_object();
   return json.take();
 }
 
@@ -132,6 +146,10 @@ std::string findings_text(const Console& console, const View& view, const Findin
                                    : console.bad(plural(findings.problems.size(), "problem"));
   out += compose(", {} in {} checked, {} read\n", plural(view.tensors.size(), "tensor"),
                  plural(findings.chunks, "chunk"), bytes_text(findings.bytes_read));
+  if (const std::string unread = unread_line(view); !unread.empty()) out += "  " + unread + "\n";
+  if (!findings.not_read.empty())
+    out += compose("  {} not read: {}\n", plural(findings.not_read.size(), "chunk"),
+                   printable(findings.not_read.front().message, 1000));
   for (const std::string& fault : findings.known_faults)
     out += "  known fault of the writer  " + printable(fault, 1000) + "\n";
   for (const std::string& note : view.catalog().notes) out += "  note  " + printable(note) + "\n";
@@ -156,16 +174,18 @@ Result<Exit> verify(Console& console, const View& view) {
   // Where there is a whole one, the first problem says so.
   if (!findings.problems.empty())
     findings.problems[0] = with_whole_neighbour(std::move(findings.problems[0]), view.path);
-  console.print(view.output == Output::json ? findings_json(findings, view.catalog().notes)
+  console.print(view.output == Output::json ? findings_json(findings, &view)
                                             : findings_text(console, view, findings));
-  return findings.problems.empty() ? Exit::success : Exit::different;
+  if (!findings.problems.empty()) return Exit::different;
+  const bool all_read = findings.not_read.empty() && unread_of(view).empty();
+  return all_read ? Exit::success : Exit::unsupported;
 }
 
 void verify_unreadable(Console& console, const Unreadable& what) {
   if (what.output != Output::json) return;
   Findings findings;
   findings.problems.push_back(what.error);
-  console.print(findings_json(findings, {}));
+  console.print(findings_json(findings, nullptr));
 }
 
 }  // namespace ebb::tools::inspect

@@ -80,11 +80,21 @@ bool Selection::wants(const TensorEntry& tensor) const {
   return !rank || std::ranges::find(tensor.chunks, *rank, &Chunk::holder) != tensor.chunks.end();
 }
 
+bool Selection::wants(const formats::UnreadEntry& unread) const {
+  TensorEntry tensor;
+  tensor.key = unread.key;
+  tensor.name = unread.name;
+  tensor.state = unread.state;
+  return wants(tensor);
+}
+
 Result<std::vector<const TensorEntry*>> select(const Catalog& catalog, const Selection& selection) {
   std::vector<const TensorEntry*> chosen;
   for (const TensorEntry& tensor : catalog.tensors)
     if (selection.wants(tensor)) chosen.push_back(&tensor);
-  if (chosen.empty() && !catalog.tensors.empty())
+  const bool unread = std::ranges::any_of(
+      catalog.unread, [&](const formats::UnreadEntry& entry) { return selection.wants(entry); });
+  if (chosen.empty() && !catalog.tensors.empty() && !unread)
     return Error{
         Code::usage,
         compose("none of the {} matches{}", plural(catalog.tensors.size(), "tensor"),

@@ -16,6 +16,8 @@ struct Selection {
   std::optional<Rank> rank;          // only what this rank wrote something of
 
   bool wants(const TensorEntry& tensor) const;
+  // Where one rank's are asked for, none: of whom it is is not told.
+  bool wants(const formats::UnreadEntry& unread) const;
 };
 
 // In natural order of name, then state. Fails (Code::usage) when a filter leaves nothing.

@@ -166,11 +166,12 @@ std::shared_ptr<test_support::MemoryTree> file_of_object(
   return tree_of("m.pt", std::move(bytes));
 }
 
-TEST(TorchDescribe, P31QuantisedTensorsAreUnsupportedByName) {
-  const Error error = refusal_of(file_of_object(
+TEST(TorchDescribe, P31QuantisedTensorsAreUnreadByName) {
+  const auto described = describe_torch(file_of_object(
       [](formats::PickleWriter& pickle) { pickle.call("torch._utils", "_rebuild_qtensor"); }));
-  EXPECT_EQ(error.code, Code::unsupported);
-  EXPECT_NE(error.message.find("_rebuild_qtensor"), std::string::npos) << error.message;
+  ASSERT_TRUE(described.has_value()) << described.error().message;
+  ASSERT_EQ((*described)->catalog().unread.size(), 1u);
+  EXPECT_EQ((*described)->catalog().unread[0].what, "a quantized tensor");
 }
 
 TEST(TorchDescribe, MarksOverTheElementsAreNotIgnored) {

@@ -1,0 +1,134 @@
+// Tensors that are not read, as a user of the tools meets them: named, counted, and in the way of
+// nothing but themselves.
+#include <gtest/gtest.h>
+
+#include <fstream>
+#include <functional>
+
+#include "tests/support/archives.h"
+#include "tests/support/pickled_tensors.h"
+#include "tests/support/program.h"
+
+namespace ebb {
+
+namespace {
+
+using formats::PickleWriter;
+using test_support::Outcome;
+using test_support::plain_tensor;
+using test_support::run_program;
+using test_support::ScratchDirectory;
+
+using Write = std::function<void(PickleWriter&)>;
+
+Write subclass(std::string module, std::string name) {
+  return [=](PickleWriter& pickle) {
+    test_support::wrapper_subclass(pickle, module, name, {4, 3}, [&] { pickle.empty_dict(); });
+  };
+}
+
+void plain(PickleWriter& pickle) { plain_tensor(pickle, "1", {4, 3}); }
+
+const Write k8Bit = subclass("torchao.optim.subclass_8bit", "OptimState8bit");
+const Write kDTensor = subclass("torch.distributed.tensor", "DTensor");
+
+class Unread : public testing::Test {
+ protected:
+  // Two parameters with a state each.
+  void save(const Write& weight, const Write& state) {
+    PickleWriter pickle;
+    pickle.dict([&] {
+      pickle.dict("model", [&] {
+        for (const char* name : {"a", "b"}) {
+          pickle.string(name);
+          weight(pickle);
+        }
+      });
+      pickle.dict("optimizer", [&] {
+        pickle.dict("state", [&] {
+          for (const char* name : {"a", "b"})
+            pickle.dict(name, [&] {
+              pickle.string("exp_avg");
+              state(pickle);
+            });
+        });
+      });
+    });
+    const ByteVector bytes = test_support::archive_around(pickle.finish());
+    std::ofstream(path(), std::ios::binary)
+        .write(reinterpret_cast<const char*>(bytes.data()),
+               static_cast<std::streamsize>(bytes.size()));
+  }
+  std::string path() const { return scratch_ / "x.pt"; }
+  Outcome inspect(std::vector<std::string> flags = {}) const {
+    flags.insert(flags.begin(), path());
+    return run_program("ckpt-inspect", flags);
+  }
+  Outcome convert(const std::string& to, std::vector<std::string> flags) const {
+    flags.insert(flags.begin(), {path(), scratch_ / to});
+    return run_program("ckpt-convert", flags);
+  }
+
+  ScratchDirectory scratch_;
+};
+
+bool says(const std::string& text, std::string_view what) {
+  return text.find(what) != std::string::npos;
+}
+
+TEST_F(Unread, StatesAreOnEveryScreenAndTheRestIsSound) {
+  save(plain, k8Bit);
+  const Outcome screen = inspect();
+  EXPECT_EQ(screen.exit, 0) << screen.err;
+  EXPECT_TRUE(says(screen.out, "not read  2 tensors (exp_avg 2): torchao's 8-bit state"))
+      << screen.out;
+  EXPECT_TRUE(says(screen.out, "yes, as far as it is read")) << screen.out;
+  const Outcome json = inspect({"--json"});
+  EXPECT_TRUE(says(json.out, R"("unread": [{"key": "optimizer.state.a.exp_avg", "name": "a",)"))
+      << json.out;
+  const Outcome list = inspect({"--tensors"});
+  EXPECT_TRUE(says(list.out, "not read: b (exp_avg): torchao's 8-bit state")) << list.out;
+  const Outcome verified = inspect({"--verify"});
+  EXPECT_EQ(verified.exit, 4) << verified.out;
+  EXPECT_TRUE(says(verified.out, "sound, 2 tensors")) << verified.out;
+  EXPECT_TRUE(says(verified.out, "2 tensors not read: torchao's 8-bit state")) << verified.out;
+  EXPECT_EQ(inspect({"--verify", "--state", "param"}).exit, 0);
+}
+
+TEST_F(Unread, StatesLeaveTheWeightsAndEveryOtherConversionSaysWhatToDo) {
+  save(plain, k8Bit);
+  const Outcome weights = convert("w", {"--weights"});
+  EXPECT_EQ(weights.exit, 0) << weights.err;
+  EXPECT_TRUE(says(weights.out + weights.err, "2 tensors")) << weights.out;
+  EXPECT_EQ(convert("p", {"--to", "dcp", "--states", "param"}).exit, 0);
+  const Outcome refused = convert("d", {"--to", "dcp"});
+  EXPECT_EQ(refused.exit, 4) << refused.err;
+  EXPECT_TRUE(says(refused.err, "2 tensors not read: tensor 'a' (exp_avg): torchao's 8-bit state"))
+      << refused.err;
+  EXPECT_TRUE(says(refused.err, "--weights")) << refused.err;
+  EXPECT_TRUE(says(refused.err, "--drop")) << refused.err;
+  EXPECT_EQ(convert("l", {"--to", "dcp", "--drop"}).exit, 0);
+}
+
+TEST_F(Unread, AWeightIsInTheWayOfTheWeights) {
+  save(kDTensor, plain);
+  const Outcome refused = convert("w", {"--weights"});
+  EXPECT_EQ(refused.exit, 4) << refused.err;
+  EXPECT_TRUE(says(refused.err, "a weight is not read: tensor 'a' (param): a DTensor"))
+      << refused.err;
+  EXPECT_TRUE(says(refused.err, "all ranks' files are needed")) << refused.err;
+}
+
+TEST_F(Unread, WhereNothingIsReadTheExitCodeSaysSo) {
+  save(kDTensor, kDTensor);
+  const Outcome screen = inspect();
+  EXPECT_EQ(screen.exit, 4);
+  EXPECT_TRUE(says(screen.out, "not read  4 tensors (exp_avg 2, param 2): a DTensor"))
+      << screen.out;
+  EXPECT_TRUE(says(screen.err, "none of its 4 tensors is read")) << screen.err;
+  EXPECT_EQ(convert("d", {"--to", "dcp", "--drop"}).exit, 4);
+}
+
+}  // namespace
+
+}  // namespace ebb
