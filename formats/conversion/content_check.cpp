@@ -48,9 +48,12 @@ class ContentCheck {
     });
   }
 
-  bool drops_line_of(const std::string& beginning) const {
+  static bool has_line_of(const std::vector<std::string>& lines, const std::string& beginning) {
     return std::ranges::any_of(
-        plan_.dropped, [&](const std::string& line) { return line.starts_with(beginning); });
+        lines, [&](const std::string& line) { return line.starts_with(beginning); });
+  }
+  bool drops_line_of(const std::string& beginning) const {
+    return has_line_of(plan_.dropped, beginning);
   }
 
   bool same(const Value& wanted, const Value& found) const {
@@ -108,11 +111,21 @@ class ContentCheck {
            });
   }
 
-  // One that shares a parameter; without names in the content, the one of that number.
+  static bool has_no_names(const GroupEntry& group) { return group.params.empty(); }
+
+  // One that shares a parameter; without names in the content, the one of that number; one without
+  // parameters beside others, the one that comes at its place among such.
   const GroupEntry* written_group(std::size_t number) const {
     const GroupEntry& wanted = content_.groups[number];
-    if (number < written_.groups.size() && !is_stored(wanted)) return &written_.groups[number];
-    return group_sharing(written_.groups, wanted, number);
+    if (!has_no_names(wanted)) return group_sharing(written_.groups, wanted, number);
+    if (std::ranges::all_of(content_.groups, has_no_names))
+      return number < written_.groups.size() ? &written_.groups[number] : nullptr;
+    auto before =
+        std::count_if(content_.groups.begin(),
+                      content_.groups.begin() + static_cast<std::ptrdiff_t>(number), has_no_names);
+    for (const GroupEntry& group : written_.groups)
+      if (has_no_names(group) && before-- == 0) return &group;
+    return nullptr;
   }
 
   bool is_stored(const GroupEntry& group) const {
@@ -122,7 +135,8 @@ class ContentCheck {
 
   void check_group(std::size_t number) {
     const std::string what = compose("parameter group {}", number);
-    if (drops_line_of(what + " ")) return;
+    // One without parameters is left out with a note.
+    if (drops_line_of(what + " ") || has_line_of(plan_.notes, what + " ")) return;
     const GroupEntry& wanted = content_.groups[number];
     const GroupEntry* found = written_group(number);
     if (found == nullptr) {

@@ -79,10 +79,9 @@ class Gatherer {
   void sort_values() {
     for (const ValueEntry& entry : content_.values) {
       if (is_optimizer_state(entry)) {
-        if (!entry.echoed && std::get_if<std::string>(&entry.path.back()) != nullptr &&
-            std::get<std::string>(entry.path.back()) != "step")
+        if (!entry.echoed)
           drop("value " + json_string(entry.key) +
-               ": DeepSpeed counts steps only, a flat buffer each");
+               ": a parameter's own; DeepSpeed keeps one count of steps for each flat buffer");
         continue;
       }
       if (const std::string_view part = unwritable_part(entry.value); !part.empty()) {
@@ -176,7 +175,14 @@ class Gatherer {
               "the content has {} optimizer groups and does not say which parameters are in which",
               groups_.size())};
     if (!named) groups_ = groups_by_states();
-    for (std::uint32_t i = 0; i < groups_.size(); ++i) EBB_TRY(take_group(i));
+    for (std::uint32_t i = 0; i < groups_.size(); ++i) {
+      if (groups_[i].params.empty())
+        plan_.notes.push_back(
+            compose("parameter group {} has no parameters and is left out, as DeepSpeed leaves it "
+                    "out of its optimizer",
+                    i));
+      EBB_TRY(take_group(i));
+    }
     if (trained_.empty())
       return Error{Code::unsupported,
                    "nothing in this content is trained: DeepSpeed's ZeRO files hold optimizer "
@@ -304,9 +310,20 @@ class Gatherer {
   void take_tied() {
     const Value* shared = out_.value("tied");
     if (shared == nullptr) return;
-    for (const auto& [alias, owner] : shared->entries)
+    std::size_t left_out = 0;
+    for (const auto& [alias, owner] : shared->entries) {
+      if (tensors_.contains(alias.text)) continue;
       if (find(owner.text, "param") || find(owner.text, "master"))
-        if (!tensors_.contains(alias.text)) out_.tied.emplace_back(alias.text, owner.text);
+        out_.tied.emplace_back(alias.text, owner.text);
+      else
+        ++left_out;
+    }
+    if (left_out == 0) return;
+    plan_.rewritten.emplace_back("tied");
+    plan_.notes.push_back(compose("{}{} left out with the {} of which {}", left_out,
+                                  left_out == 1 ? " tied name is" : " tied names are",
+                                  left_out == 1 ? "parameter" : "parameters",
+                                  left_out == 1 ? "it is another name" : "they are other names"));
   }
 
   std::int64_t most_steps() const {

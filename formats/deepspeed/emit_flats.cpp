@@ -39,6 +39,27 @@ TensorData data_of(std::uint32_t tensor, Box box, DType dtype, const Catalog& co
   return data;
 }
 
+// A parameter without a state that others of its group have.
+Error lacks_state(const Trained& param, const std::string& state, const Catalog& content) {
+  const auto found = std::ranges::find_if(content.tensors, [&](const TensorEntry& tensor) {
+    return tensor.name == param.name && tensor.state == state;
+  });
+  constexpr const char* kHint =
+      "leave the state out of all of them with --states, or the parameter with --exclude";
+  if (found == content.tensors.end())
+    return Error{Code::unsupported,
+                 compose("{} has no {}, other parameters of its group have: DeepSpeed keeps one "
+                         "buffer for all",
+                         json_string(param.name), state),
+                 kHint};
+  return Error{
+      Code::unsupported,
+      compose("{} has a {} of shape {}, and is {} itself: DeepSpeed keeps one buffer for "
+              "all of a group, of states that have their parameter's shape",
+              json_string(param.name), state, to_string(found->shape), to_string(param.shape)),
+      kHint};
+}
+
 Result<std::vector<Field>> states_of(const std::vector<const Trained*>& params, bool touched,
                                      const Catalog& content) {
   std::set<std::string> names;
@@ -49,13 +70,7 @@ Result<std::vector<Field>> states_of(const std::vector<const Trained*>& params, 
     CommonDType dtype;
     for (const Trained* param : params) {
       const auto found = param->states.find(state);
-      if (found == param->states.end())
-        return Error{
-            Code::unsupported,
-            compose("{} has no {}, other parameters of its group have: DeepSpeed keeps one buffer "
-                    "for all",
-                    json_string(param->name), state),
-            "leave the state out of all of them with --states, or the parameter with --exclude"};
+      if (found == param->states.end()) return lacks_state(*param, state, content);
       const TensorEntry& tensor = content.tensors[found->second];
       if (!is_floating(tensor.dtype))
         return Error{Code::unsupported,

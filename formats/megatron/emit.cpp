@@ -94,6 +94,10 @@ class Emitter {
                     "belongs to no model or optimizer; Megatron would take it for a weight");
         continue;
       }
+      if (is_misspelled(content_.tensors[i], key)) {
+        items_.omit(i, label_of(content_.tensors[i]), kOtherState);
+        continue;
+      }
       std::vector<PathItem> path{key};
       const bool is_master = fp32_weights_.contains(i);
       EBB_TRY(items_.add_tensor(std::move(key), std::move(path), i,
@@ -152,6 +156,13 @@ class Emitter {
   // Beside parameters, what is not known to be one.
   bool is_nobodys(const TensorEntry& tensor) const {
     return tensor.state == "tensor" && !tensor.key && has_params_;
+  }
+
+  // A reader would find another state of another parameter under the key.
+  static bool is_misspelled(const TensorEntry& tensor, const std::string& key) {
+    if (is_of_model(tensor) || is_bucket_name(tensor.name)) return false;
+    const Key found = parsed_key(key);
+    return found.name != tensor.name || found.state != tensor.state;
   }
 
   // Megatron loads the model from its own weights: where only the masters are there, as in ZeRO

@@ -14,6 +14,7 @@
 #include "ebb/formats/megatron/common_state.h"
 #include "ebb/formats/megatron/folder.h"
 #include "ebb/formats/megatron/megatron.h"
+#include "ebb/formats/megatron/names.h"
 #include "ebb/formats/megatron/optimizers.h"
 #include "ebb/formats/state_dict/groups.h"
 
@@ -118,6 +119,10 @@ class FsdpEmitter {
         continue;
       }
       Key key = key_of(tensor);
+      if (is_state(tensor) && identity_of(key.text) != std::pair(tensor.name, tensor.state)) {
+        items_.omit(i, label_of(tensor), kOtherState);
+        continue;
+      }
       EBB_TRY(items_.add_tensor(std::move(key.text), std::move(key.path), i));
     }
     bool has_meta = false;
@@ -134,6 +139,7 @@ class FsdpEmitter {
     EmitPlan plan = items_.finish();
     plan.groups_have_order = false;
     plan.derived = std::move(derived_);
+    std::ranges::move(notes_, std::back_inserter(plan.notes));
     return plan;
   }
 
@@ -154,6 +160,11 @@ class FsdpEmitter {
     if (tensor.state == "param" && !as_wide) return master->second;
     if (tensor.state == "master" && as_wide) return param->second;
     return std::nullopt;
+  }
+
+  static bool is_state(const TensorEntry& tensor) {
+    return tensor.state != "param" && tensor.state != "buffer" && tensor.state != "master" &&
+           tensor.state != "tensor";
   }
 
   static Key key_at(const std::vector<std::string>& words) {
@@ -196,9 +207,16 @@ class FsdpEmitter {
   }
 
   Result<> add_groups() {
+    const bool recorded = std::ranges::any_of(
+        content_.groups, [](const GroupEntry& group) { return !group.params.empty(); });
     for (std::size_t i = 0; i < content_.groups.size(); ++i) {
       const GroupEntry& group = content_.groups[i];
-      if (group.params.empty() && !group.settings.empty())
+      if (group.params.empty() && recorded)
+        notes_.push_back(compose(
+            "parameter group {} has no parameters and is left out: settings are stored for each "
+            "parameter",
+            i));
+      else if (group.params.empty() && !group.settings.empty())
         items_.dropped().push_back(
             compose("parameter group {} does not say whose it is, and settings are stored for each "
                     "parameter",
@@ -237,6 +255,7 @@ class FsdpEmitter {
   std::map<std::string, std::uint32_t> masters_;
   std::map<std::string, std::uint32_t> params_;
   std::vector<Derived> derived_;
+  std::vector<std::string> notes_;
 };
 
 }  // namespace

@@ -47,6 +47,11 @@ bool is_object_part(std::string_view key);
 inline constexpr std::string_view kObjectPart =
     "is a part of a sharded object, which Megatron stores and loads in one piece";
 
+// A state that no key of Megatron's spells: a dot in its name parts it.
+inline constexpr std::string_view kOtherState =
+    "Megatron's keys hold a state's name up to a dot, and would say another state of another "
+    "parameter";
+
 // Axes in front of a parameter's own shape: homogeneous layers and experts are stacked.
 std::size_t stacked_axes(std::string_view name);
 

@@ -21,7 +21,8 @@ class ReadBack {
 
   // Describes the finished files and compares everything that the plan does not drop with the
   // content: tensors by fingerprint, values, groups, the step and the steps of parameters as they
-  // are. Errors name the tensor or key: corrupt, cancelled, and those of reading.
+  // are. Errors name the tensor or key: corrupt, unsupported where the target has no name for it,
+  // cancelled, and those of reading.
   Result<> run(const std::filesystem::path& directory,
                std::span<const std::uint64_t> fingerprints) const;
 
@@ -38,7 +39,8 @@ class ReadBack {
                            std::span<const std::uint64_t> fingerprints) const;
   // The tensor of the same name, state, dtype and shape; nullptr: none.
   static const TensorEntry* exactly(const ByName& tensors, const TensorEntry& wanted);
-  Result<bool> holds(const Checkpoint& written, const ByName& tensors, const TensorEntry& wanted,
+  enum class Found : std::uint8_t { equal, other_bytes, nowhere };
+  Result<Found> find(const Checkpoint& written, const ByName& tensors, const TensorEntry& wanted,
                      std::uint64_t fingerprint) const;
   static Identity identity(const TensorEntry& tensor);
 

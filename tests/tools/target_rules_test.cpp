@@ -1,0 +1,202 @@
+// What a target cannot hold is refused or left out by name before anything is written: never as the
+// fault of a disk, of the memory or of the writer.
+#include <gtest/gtest.h>
+
+#include <fstream>
+#include <functional>
+
+#include "tests/support/archives.h"
+#include "tests/support/pickled_tensors.h"
+#include "tests/support/program.h"
+
+namespace ebb {
+
+namespace {
+
+using formats::PickleWriter;
+using test_support::Outcome;
+using test_support::plain_tensor;
+using test_support::run_program;
+using test_support::ScratchDirectory;
+
+using Write = std::function<void(PickleWriter&)>;
+
+class TargetRules : public testing::Test {
+ protected:
+  // Parameters "a" and "b" of one group; `more` writes what else their states hold. Groups: the
+  // parameters of each.
+  void save(const Write& more, const std::vector<std::vector<std::string>>& groups = {{"a", "b"}}) {
+    PickleWriter pickle;
+    const auto tensor = [&](std::string_view key) {
+      pickle.string(key);
+      plain_tensor(pickle, "0", {4, 3});
+    };
+    const auto group = [&](const std::vector<std::string>& params, double lr) {
+      pickle.dict([&] {
+        pickle.string("lr");
+        pickle.real(lr);
+        pickle.list("params", [&] {
+          for (const std::string& name : params) pickle.string(name);
+        });
+      });
+    };
+    pickle.dict([&] {
+      pickle.dict("model", [&] {
+        for (const char* name : {"a", "b"}) tensor(name);
+      });
+      pickle.dict("optimizer", [&] {
+        pickle.dict("state", [&] {
+          for (const char* name : {"a", "b"})
+            pickle.dict(name, [&] {
+              tensor("exp_avg");
+              more(pickle);
+            });
+        });
+        pickle.list("param_groups", [&] {
+          double lr = 0.5;
+          for (const auto& params : groups) group(params, lr /= 2);
+        });
+      });
+    });
+    const ByteVector bytes = test_support::archive_around(pickle.finish());
+    std::ofstream(path(), std::ios::binary)
+        .write(reinterpret_cast<const char*>(bytes.data()),
+               static_cast<std::streamsize>(bytes.size()));
+  }
+  std::string path() const { return scratch_ / "x.pt"; }
+
+  Outcome convert(const std::string& format, std::vector<std::string> flags = {}) {
+    flags.insert(flags.begin(), {path(), scratch_ / std::to_string(next_++), "--to", format});
+    return run_program("ckpt-convert", flags);
+  }
+  // Every target takes it or refuses by name; with --drop every one takes the rest.
+  void expect_rules(std::string_view named) {
+    for (const char* format : {"dcp", "torch", "safetensors", "megatron", "megatron-fsdp",
+                               "deepspeed", "deepspeed-universal", "ebb"}) {
+      const Outcome run = convert(format);
+      EXPECT_TRUE(run.exit == 0 || run.exit == 4) << format << ": " << run.err;
+      EXPECT_EQ(run.err.find("at fault"), std::string::npos) << format << ": " << run.err;
+      EXPECT_EQ(run.err.find("defect"), std::string::npos) << format << ": " << run.err;
+      if (run.exit == 0) continue;
+      EXPECT_NE(run.err.find(named), std::string::npos) << format << ": " << run.err;
+      EXPECT_EQ(convert(format, {"--drop"}).exit, 0) << format;
+    }
+  }
+
+  ScratchDirectory scratch_;
+  int next_ = 0;
+};
+
+TEST_F(TargetRules, StatesWithADotInTheirName) {
+  for (const char* state : {"GG.0", "0.step", "__bnb_optimizer_quant_state__.state1"}) {
+    save([&](PickleWriter& pickle) {
+      pickle.string(state);
+      plain_tensor(pickle, "0", {4, 3});
+    });
+    expect_rules(state);
+  }
+}
+
+TEST_F(TargetRules, StatesInListsAndDicts) {
+  save([](PickleWriter& pickle) {
+    pickle.list("GG", [&] {
+      plain_tensor(pickle, "0", {4, 3});
+      plain_tensor(pickle, "0", {4, 3});
+    });
+    pickle.dict("inner", [&] {
+      pickle.string("state1");
+      plain_tensor(pickle, "0", {4, 3});
+    });
+  });
+  expect_rules("GG.0");
+}
+
+TEST_F(TargetRules, ValuesOfAParameterThatAreNoTensors) {
+  const std::vector<Write> values = {
+      [](PickleWriter& pickle) { pickle.integer(7); },
+      [](PickleWriter& pickle) { pickle.real(0.5); },
+      [](PickleWriter& pickle) { pickle.string("rows"); },
+      [](PickleWriter& pickle) { pickle.none(); },
+      [](PickleWriter& pickle) { pickle.boolean(1); },
+      [](PickleWriter& pickle) {
+        pickle.tuple([&] {
+          pickle.integer(1);
+          pickle.string("x");
+        });
+      },
+      [](PickleWriter& pickle) {
+        pickle.list([&] {
+          pickle.list([&] {
+            pickle.integer(1);
+            pickle.integer(2);
+          });
+        });
+      },
+      [](PickleWriter& pickle) { pickle.dict([&] { pickle.entry("deep", 3); }); },
+      [](PickleWriter& pickle) { pickle.empty_dict(); },
+      [](PickleWriter& pickle) { pickle.empty_list(); }};
+  for (const Write& write : values) {
+    save([&](PickleWriter& pickle) {
+      pickle.string("mode");
+      write(pickle);
+    });
+    expect_rules("mode");
+  }
+}
+
+TEST_F(TargetRules, AGroupWithoutParametersIsLeftOutWithANote) {
+  for (const auto& groups : std::vector<std::vector<std::vector<std::string>>>{
+           {{}, {"a", "b"}}, {{"a"}, {}, {"b"}}, {{"a", "b"}, {}}, {{}, {"a"}, {}, {"b"}, {}}}) {
+    save([](PickleWriter&) {}, groups);
+    expect_rules("group");
+    for (const char* format : {"deepspeed", "deepspeed-universal", "megatron-fsdp"}) {
+      const Outcome run = convert(format);
+      EXPECT_EQ(run.exit, 0) << format << ": " << run.err;
+      EXPECT_NE((run.out + run.err).find("has no parameters and is left out"), std::string::npos)
+          << format << ": " << run.out << run.err;
+    }
+  }
+  const Outcome screen = run_program("ckpt-inspect", {path()});
+  EXPECT_NE(screen.out.find("no parameters: lr="), std::string::npos) << screen.out;
+}
+
+TEST_F(TargetRules, ATieIsLeftOutWithItsParameter) {
+  const std::string source = std::string(EBB_FIXTURES) + "/deepspeed/z3_muon_bf16_w4/data";
+  for (const char* format :
+       {"deepspeed", "deepspeed-universal", "dcp", "torch", "megatron", "safetensors"}) {
+    const Outcome run = run_program(
+        "ckpt-convert", {source, scratch_ / format, "--to", format, "-k", "blocks.0.attn.*"});
+    EXPECT_EQ(run.exit, 0) << format << ": " << run.err;
+  }
+  const Outcome told = run_program("ckpt-convert", {source, scratch_ / "again", "--to", "deepspeed",
+                                                    "-k", "blocks.0.attn.*", "-n"});
+  EXPECT_NE((told.out + told.err).find("1 tied name is left out"), std::string::npos)
+      << told.out << told.err;
+}
+
+// Parameters of a whole group are left out: the others keep their own settings.
+TEST_F(TargetRules, ASubsetWithoutTheFirstGroup) {
+  save([](PickleWriter&) {}, {{"a"}, {"b"}});
+  for (const char* format : {"dcp", "torch", "safetensors", "megatron", "megatron-fsdp",
+                             "deepspeed", "deepspeed-universal", "ebb"}) {
+    const Outcome run = convert(format, {"-k", "b"});
+    EXPECT_EQ(run.exit, 0) << format << ": " << run.err;
+  }
+}
+
+TEST_F(TargetRules, AStateOfAnotherShapeIsSaidToHaveIt) {
+  PickleWriter unused;
+  save([first = true](PickleWriter& pickle) mutable {
+    pickle.string("GG");
+    plain_tensor(pickle, "0", first ? Shape{4, 3} : Shape{4, 4});
+    first = false;
+  });
+  const Outcome run = convert("deepspeed");
+  EXPECT_EQ(run.exit, 4);
+  EXPECT_NE(run.err.find("\"b\" has a GG of shape [4, 4], and is [4, 3] itself"), std::string::npos)
+      << run.err;
+}
+
+}  // namespace
+
+}  // namespace ebb
