@@ -68,6 +68,16 @@ std::vector<StreamedUpdate::Piece> StreamedUpdate::pieces(const ScheduledVisit& 
   return all;
 }
 
+// A tile may hold more than the ring. What comes in strips has a room for each strip.
+std::vector<FlatRange> StreamedUpdate::turns(const ScheduledVisit& visit,
+                                             const FlatRange& elems) const {
+  if (in_strips(visit)) return {elems};
+  std::vector<FlatRange> all;
+  for (std::uint64_t first = elems.first; first < end_of(elems); first += streaming_.ring())
+    all.push_back({first, std::min(streaming_.ring(), end_of(elems) - first)});
+  return all;
+}
+
 void StreamedUpdate::settle(const ScheduledVisit& visit, const FlatRange& elems) {
   if (in_strips(visit)) {
     pool_.help_until(event_of_strip(pass_of(visit)));

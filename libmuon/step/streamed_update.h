@@ -32,6 +32,9 @@ class StreamedUpdate {
     libswap::Buffer update;
   };
   std::vector<Piece> pieces(const ScheduledVisit& visit, const FlatRange& elems) const;
+  // Of a visit's elements, in order, as many at a time as there is room for: each is settled,
+  // prepared and made before the next.
+  std::vector<FlatRange> turns(const ScheduledVisit& visit, const FlatRange& elems) const;
   // Waits until O of the visit's elements is there, or nobody else uses their room.
   void settle(const ScheduledVisit& visit, const FlatRange& elems);
   // U of the visit's elements is there: in order, in each pass.

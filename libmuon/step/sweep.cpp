@@ -73,13 +73,17 @@ void Sweep::begin_update(std::uint64_t step, float grad_scale, const AbsentGradi
   updates_->begin(step, untouched_tiles());
 }
 
+bool Sweep::untouched(const Item& item) const {
+  return std::ranges::all_of(item.parts,
+                             [&](const ItemPart& part) { return absent_->untouched(part.param); });
+}
+
 // A matrix is made of all its tiles, so an item is visited whole or not at all.
 std::vector<std::uint64_t> Sweep::untouched_tiles() const {
   if (!absent_->any_untouched()) return {};
   const auto untouched = [&](const auto& part) { return absent_->untouched(part.param); };
   std::vector<bool> items;
-  for (const Item& item : parts_.plan.items())
-    items.push_back(std::ranges::all_of(item.parts, untouched));
+  for (const Item& item : parts_.plan.items()) items.push_back(this->untouched(item));
   std::vector<std::uint64_t> tiles;
   for (std::uint64_t i = 0; i < parts_.plan.tiles().size(); ++i) {
     const TileEntry& entry = parts_.plan.tiles()[i];
@@ -180,18 +184,23 @@ const Streaming& Sweep::streaming_of(std::uint32_t item) const {
   return parts_.plan.items()[item].streaming;
 }
 
-// An item that is streamed is one matrix of one parameter.
 std::vector<Sweep::UpdatePiece> Sweep::updates_of(const ScheduledVisit& visit,
                                                   const StatePlan::Span& span,
                                                   const Ports::Piece& piece) const {
   if (piece) return {{span.range, piece({span.param, span.range})}};
   const TileEntry& entry = parts_.plan.entry(visit);
   const FlatRange elems = {entry.first + span.tile_first, span.range.count};
-  if (!streaming_of(entry.item))
-    return {{span.range, update_of(entry.item).sub(elems.first, elems.count)}};
+  if (streaming_of(entry.item)) return streamed_updates_of(visit, elems);
+  return {{span.range, update_of(entry.item).sub(elems.first, elems.count)}};
+}
+
+// An item that is streamed is one matrix of one parameter.
+std::vector<Sweep::UpdatePiece> Sweep::streamed_updates_of(const ScheduledVisit& visit,
+                                                           const FlatRange& elems) const {
+  const std::uint64_t matrix = parts_.plan.items()[visit.item].parts.front().range.first;
   std::vector<UpdatePiece> all;
   for (const auto& [part, update] : streamed_->pieces(visit, elems))
-    all.push_back({{span.range.first + part.first - elems.first, part.count}, update});
+    all.push_back({{matrix + part.first, part.count}, update});
   return all;
 }
 
@@ -223,44 +232,59 @@ Event Sweep::decay(const Visited& visit) {
   return parts_.kernels.decay(ranges, visit.lift.ready());
 }
 
+PrepareRange Sweep::prepare_range(const Visited& visit, const StatePlan::Span& span,
+                                  const Buffer& gradient, const UpdatePiece& piece) const {
+  const std::span<const Column> columns = parts_.plan.columns().of(visit.entry.visit);
+  const std::uint64_t ahead = piece.range.first - span.range.first, count = piece.range.count;
+  const auto state = [&](std::size_t number) {
+    const Column& column = columns[number];
+    const FlatRange own = StatePlan::elems_of(span, column);
+    return visit.columns[number].sub(own.first + ahead / column.block,
+                                     formats::div_ceil(count, column.block));
+  };
+  PrepareRange range{.spec = &muon_spec(parts_.model, span.param),
+                     .g = gradient.empty() ? gradient : gradient.sub(ahead, count),
+                     .m = state(0),
+                     .u = piece.update,
+                     .again = visit.scheduled.visit == Visit::again};
+  if (ports_.decay && decays_apart(*range.spec))
+    range.decay = decay_of(visit.entry, span).sub(ahead, count);
+  if (columns.size() == 1) return range;
+  range.scales = state(1);
+  range.block = columns[1].block;
+  return range;
+}
+
 Event Sweep::prepare(const Visited& visit) {
   const TileEntry& entry = visit.entry;
-  const Streaming& streaming = streaming_of(entry.item);
-  const FlatRange elems = {entry.first, entry.count};
-  const bool again = visit.scheduled.visit == Visit::again;
-  if (streaming && !again && entry.first == 0) begin_streaming(entry.item);
-  if (streaming) streamed_->settle(visit.scheduled, elems);
+  if (streaming_of(entry.item)) return prepare_streamed(visit);
   std::vector<PrepareRange> ranges;
-  const std::span<const Column> columns = parts_.plan.columns().of(entry.visit);
   for (const StatePlan::Span& span : touched(entry)) {
     const Buffer gradient = visit.lift.up(ports_.gradient({span.param, span.range}));
-    for (const auto& [range, update] : updates_of(visit.scheduled, span, ports_.update)) {
-      const std::uint64_t ahead = range.first - span.range.first;
-      const auto state = [&](std::size_t number) {
-        const Column& column = columns[number];
-        const FlatRange own = StatePlan::elems_of(span, column);
-        return visit.columns[number].sub(own.first + ahead / column.block,
-                                         formats::div_ceil(range.count, column.block));
-      };
-      ranges.push_back({&muon_spec(parts_.model, span.param),
-                        gradient.empty() ? gradient : gradient.sub(ahead, range.count), state(0),
-                        update});
-      ranges.back().again = again;
-      if (ports_.decay && decays_apart(*ranges.back().spec))
-        ranges.back().decay = decay_of(entry, span).sub(ahead, range.count);
-      if (columns.size() == 1) continue;
-      ranges.back().scales = state(1);
-      ranges.back().block = columns[1].block;
-    }
+    for (const UpdatePiece& piece : updates_of(visit.scheduled, span, ports_.update))
+      ranges.push_back(prepare_range(visit, span, gradient, piece));
   }
   const Event made = parts_.kernels.prepare(ranges, grad_scale_, visit.lift.ready());
-  if (streaming) {
-    streamed_->made(visit.scheduled, elems);
-    return made;
-  }
   const bool whole = entry.first + entry.count == parts_.plan.items()[entry.item].elems;
   if (whole && !ports_.update) orthogonalize(entry.item, made);
   return made;
+}
+
+Event Sweep::prepare_streamed(const Visited& visit) {
+  const TileEntry& entry = visit.entry;
+  const bool again = visit.scheduled.visit == Visit::again;
+  if (!again && entry.first == 0) begin_streaming(entry.item);
+  const StatePlan::Span span = parts_.plan.spans(entry).front();
+  const Buffer gradient = visit.lift.up(ports_.gradient({span.param, span.range}));
+  for (const FlatRange& elems : streamed_->turns(visit.scheduled, {entry.first, entry.count})) {
+    streamed_->settle(visit.scheduled, elems);
+    std::vector<PrepareRange> ranges;
+    for (const UpdatePiece& piece : streamed_updates_of(visit.scheduled, elems))
+      ranges.push_back(prepare_range(visit, span, gradient, piece));
+    parts_.pool.help_until(parts_.kernels.prepare(ranges, grad_scale_, visit.lift.ready()));
+    streamed_->made(visit.scheduled, elems);
+  }
+  return {};
 }
 
 void Sweep::orthogonalize(std::uint32_t item, const Event& made) {
@@ -315,10 +339,11 @@ Event Sweep::move_moments(const Visited& visit) {
 }
 
 // Before the first of an item's weights moves, or before each of its tiles where O comes with it.
-// What comes back to a shard was looked at before.
+// What comes back to a shard was looked at before. Of what is untouched there is none: a visit that
+// has no tile is made all the same.
 Result<> Sweep::check_update(const ScheduledVisit& visit) {
   const bool applies = visit.visit == Visit::finish || visit.visit == Visit::hand_out;
-  if (!applies || ports_.result) return {};
+  if (!applies || ports_.result || untouched(parts_.plan.items()[visit.item])) return {};
   const TileEntry& entry = parts_.plan.entry(visit);
   const bool streamed = static_cast<bool>(streaming_of(visit.item));
   if (entry.first != 0 && !streamed) return {};

@@ -112,12 +112,14 @@ class Sweep {
   libswap::Buffer decay_of(const TileEntry& entry, const StatePlan::Span& span) const;
   libswap::Event decay(const Visited& visit);
   libswap::Event prepare(const Visited& visit);
+  libswap::Event prepare_streamed(const Visited& visit);
   libswap::Event normalise(const Visited& visit);
   libswap::Event move_moments(const Visited& visit);
   libswap::Event finish(const Visited& visit, std::vector<Leaving>& out);
   libswap::Event local(const Visited& visit, std::vector<Leaving>& out);
   void orthogonalize(std::uint32_t item, const libswap::Event& made);
   libswap::Buffer update_of(std::uint32_t item) const;
+  bool untouched(const Item& item) const;
   std::vector<std::uint64_t> untouched_tiles() const;
   std::vector<StatePlan::Span> touched(const TileEntry& entry) const;
   // An item's batches but what is untouched, as kernels take them; matrices are numbered from 1.
@@ -133,6 +135,11 @@ class Sweep {
   };
   std::vector<UpdatePiece> updates_of(const ScheduledVisit& visit, const StatePlan::Span& span,
                                       const Ports::Piece& piece) const;
+  // Of elements of its item.
+  std::vector<UpdatePiece> streamed_updates_of(const ScheduledVisit& visit,
+                                               const FlatRange& elems) const;
+  PrepareRange prepare_range(const Visited& visit, const StatePlan::Span& span,
+                             const libswap::Buffer& gradient, const UpdatePiece& piece) const;
   const Streaming& streaming_of(std::uint32_t item) const;
   void begin_streaming(std::uint32_t item);
   // Where kernels write the weights of a span; they travel on behind.

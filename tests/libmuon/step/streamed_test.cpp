@@ -110,6 +110,37 @@ TEST(StreamedSteps, HaveTheBitsOfWholeUpdatesWhateverMomentumIsKeptAs) {
     }
 }
 
+// Matrices of every kind beside each other, whose tiles hold from a part of a strip to 64 of one:
+// a tile of 256 KiB holds 64 strips of two rows, and all of most of these matrices.
+libmuon::ModelSpec model_of_all_kinds() {
+  libmuon::ModelSpec model;
+  model.groups = {gram_of(Precision::fp32, {}), gram_of(Precision::bf16, {2}),
+                  libmuon::AdamSpec{.lr = 1e-2}};
+  model.params = {{"tall", {2600, 11}, 0},  {"wide", {12, 1280}, 0},  {"odd", {7, 1031}, 1},
+                  {"thin", {3000, 1}, 0},   {"flat", {1, 3000}, 1},   {"square", {60, 60}, 0},
+                  {"wider", {2, 4608}, 1},  {"bias", {3000}, 2},      {"stack", {2, 3, 2560}, 0},
+                  {"broad", {33, 2048}, 0}, {"taller", {5200, 2}, 1}, {"last", {12, 1100}, 0}};
+  return model;
+}
+
+TEST(StreamedSteps, HaveTheBitsOfWholeUpdatesHoweverManyStripsOrPanelsATileHolds) {
+  for (const DType dtype : {DType::f32, DType::bf16, DType::i8}) {
+    Training setup{.dtypes = {{"momentum_buffer", dtype}}, .model = model_of_all_kinds()};
+    const Held wanted = trained_alone(setup);
+    std::uint32_t drawn = 0;
+    for (const std::uint64_t pages : {1u, 2u, 3u, 5u, 6u, 7u, 11u, 13u, 16u, 24u, 25u, 64u, 320u})
+      for (const std::uint64_t above : {0u, 20000u, 50000u}) {
+        setup.ranks = 1 + drawn++ % 3;
+        setup.tile_bytes = pages * 4096;
+        setup.chunk_bytes = drawn % 2 == 0 ? 30000 : 1u << 28;
+        setup.stream_above_bytes = above;
+        expect_the_bits(setup, wanted,
+                        compose("{}, tiles of {} pages, streamed above {}, {} ranks",
+                                name_of(dtype), pages, above, setup.ranks));
+      }
+  }
+}
+
 TEST(StreamedSteps, HaveTheBitsOfWholeUpdatesWhateverASpecSays) {
   for (const bool nesterov : {false, true})
     for (const auto momentum : {libmuon::Momentum::ema, libmuon::Momentum::sum})
