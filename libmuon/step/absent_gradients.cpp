@@ -12,13 +12,6 @@ namespace {
 // Of a sum over ranks: those that say untouched are counted in the lower half, zero in the upper.
 constexpr std::int64_t kZero = std::int64_t{1} << 32;
 
-template <typename Keep>
-std::vector<Transit> those(std::span<const Transit> planned, const Keep& keep) {
-  std::vector<Transit> kept;
-  std::ranges::copy_if(planned, std::back_inserter(kept), keep, &Transit::param);
-  return kept;
-}
-
 }  // namespace
 
 AbsentGradients::AbsentGradients(const StatePlan& plan)
@@ -37,14 +30,6 @@ void AbsentGradients::forget() {
 
 bool AbsentGradients::any_untouched() const {
   return std::ranges::find(agreed_, Answer::untouched) != agreed_.end();
-}
-
-std::vector<Transit> AbsentGradients::gradients(std::span<const Transit> planned) const {
-  return those(planned, [this](std::uint32_t param) { return has_gradient(param); });
-}
-
-std::vector<Transit> AbsentGradients::weights(std::span<const Transit> planned) const {
-  return those(planned, [this](std::uint32_t param) { return !untouched(param); });
 }
 
 Result<std::vector<AbsentGradients::Answer>> AbsentGradients::ask(
@@ -82,15 +67,15 @@ std::string AbsentGradients::text_of(std::uint32_t param) const {
   return said_[param] == Answer::zero ? "none, as zero" : "none, untouched";
 }
 
-Result<std::vector<Transit>> AbsentGradients::gradients_said(
+Result<std::set<std::uint32_t>> AbsentGradients::gradients_said(
     Communicator& ranks, std::span<const Transit> planned) const {
-  std::vector<std::uint32_t> params;
-  for (const Transit& transit : planned) params.push_back(transit.param);
+  std::set<std::uint32_t> all;
+  for (const Transit& transit : planned) all.insert(transit.param);
+  const std::vector<std::uint32_t> params(all.begin(), all.end());
   EBB_TRY_ASSIGN(const std::vector<Answer> answers, ask(ranks, params));
-  std::vector<Transit> kept;
-  for (std::size_t i = 0; i < planned.size(); ++i)
-    if (answers[i] == Answer::has) kept.push_back(planned[i]);
-  return kept;
+  for (std::size_t i = 0; i < params.size(); ++i)
+    if (answers[i] != Answer::has) all.erase(params[i]);
+  return all;
 }
 
 }  // namespace ebb::libmuon

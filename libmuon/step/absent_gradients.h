@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <set>
 #include <span>
 #include <vector>
 
@@ -32,14 +33,11 @@ class AbsentGradients {
   bool has_gradient(std::uint32_t param) const { return answer(param) == Answer::has; }
   bool untouched(std::uint32_t param) const { return answer(param) == Answer::untouched; }
   bool any_untouched() const;
-  // Of what is planned to travel: what does.
-  std::vector<Transit> gradients(std::span<const Transit> planned) const;
-  std::vector<Transit> weights(std::span<const Transit> planned) const;
 
-  // Collective, before the step has agreed: gradients of parameters of which every rank that holds
-  // one has it, or has said that there is none. What is disputed stays where it is.
-  Result<std::vector<Transit>> gradients_said(Communicator& ranks,
-                                              std::span<const Transit> planned) const;
+  // Collective, before the step has agreed: of parameters in `planned`, those of whose gradient
+  // every rank that holds one has it. What is disputed stays where it is.
+  Result<std::set<std::uint32_t>> gradients_said(Communicator& ranks,
+                                                 std::span<const Transit> planned) const;
 
  private:
   enum class Answer : std::uint8_t { has, untouched, zero, disputed };

@@ -61,7 +61,7 @@ Result<> Engine::Impl::travel_in_step(const char* what, const Run& run) {
 
 Result<std::uint64_t> Engine::Impl::bring_gradients(const Exchange& exchange,
                                                     std::span<const Transit> transits,
-                                                    std::size_t chunk) {
+                                                    std::size_t chunk, const Travels& travels) {
   const StatePlan& plan = parts.plan;
   const auto handed_in = [&](const Transit& transit) {
     return part_of(gradients[transit.param], plan.gradients(), plan.rank(), transit);
@@ -72,8 +72,9 @@ Result<std::uint64_t> Engine::Impl::bring_gradients(const Exchange& exchange,
                ? Buffer()
                : staging->at(Staging::Kind::gradients, chunk, transit);
   };
-  for (const Transit& transit : transits) gradient_events[transit.param].wait();
-  return exchange.run(*wire, transits, {handed_in, gathered});
+  for (const Transit& transit : transits)
+    if (travels(transit.param)) gradient_events[transit.param].wait();
+  return exchange.run(*wire, transits, {handed_in, gathered}, travels);
 }
 
 Result<> Engine::Impl::gradients_in(std::size_t chunk) {
@@ -85,12 +86,12 @@ Result<> Engine::Impl::gradients_in(std::size_t chunk) {
     std::uint64_t adam = 0, matrices = 0;
     if (chunk == 0) {
       EBB_TRY_ASSIGN(
-          adam, bring_gradients(routes.gradients_to_shards, absent.gradients(routes.adam), chunk));
+          adam, bring_gradients(routes.gradients_to_shards, routes.adam, chunk, with_gradients()));
     }
     if (!came) {
       EBB_TRY_ASSIGN(matrices,
-                     bring_gradients(routes.gradients_to_owners,
-                                     absent.gradients(parts.chunks.gradients(chunk)), chunk));
+                     bring_gradients(routes.gradients_to_owners, parts.chunks.gradients(chunk),
+                                     chunk, with_gradients()));
     }
     return adam + matrices;
   });
@@ -102,9 +103,10 @@ Result<> Engine::Impl::results_in(std::size_t chunk) {
   EBB_TRY(together(*flow_ranks, "orthogonalizing", [this] { return updates->made(); }));
   return travel_in_step("results apart", [&] {
     return routes.results_apart.run(
-        *wire, absent.weights(parts.chunks.results(chunk)),
+        *wire, parts.chunks.results(chunk),
         {[&](const Transit& whole) { return updates->whole(Updates::Kind::result, chunk, whole); },
-         [&](const Transit& part) { return updates->part(Updates::Kind::result, chunk, part); }});
+         [&](const Transit& part) { return updates->part(Updates::Kind::result, chunk, part); }},
+        touched());
   });
 }
 
@@ -112,11 +114,10 @@ Result<> Engine::Impl::updates_together(std::size_t chunk) {
   if (parts.chunks.updates(chunk).empty()) return {};
   EBB_TRY(travel_in_step("updates together", [&] {
     return routes.updates_together.run(
-        *wire, absent.weights(parts.chunks.updates(chunk)),
+        *wire, parts.chunks.updates(chunk),
         {[&](const Transit& part) { return updates->part(Updates::Kind::update, chunk, part); },
-         [&](const Transit& whole) {
-           return updates->whole(Updates::Kind::update, chunk, whole);
-         }});
+         [&](const Transit& whole) { return updates->whole(Updates::Kind::update, chunk, whole); }},
+        touched());
   }));
   updates->orthogonalize(chunk, absent, bf16.value_or(Bf16::emulated));
   return {};
@@ -124,25 +125,27 @@ Result<> Engine::Impl::updates_together(std::size_t chunk) {
 
 Result<> Engine::Impl::gradients_in_early(std::size_t piece) {
   const std::size_t chunk = parts.chunks.count() - 1 - piece;
-  EBB_TRY_ASSIGN(const std::vector<Transit> said,
-                 absent.gradients_said(*flow_ranks, parts.chunks.gradients(chunk)));
-  EBB_TRY(travel("gradients in early",
-                 [&] { return bring_gradients(routes.gradients_to_owners, said, chunk); }));
+  const std::span<const Transit> planned = parts.chunks.gradients(chunk);
+  EBB_TRY_ASSIGN(const auto said, absent.gradients_said(*flow_ranks, planned));
+  EBB_TRY(travel("gradients in early", [&] {
+    return bring_gradients(routes.gradients_to_owners, planned, chunk,
+                           [&](std::uint32_t param) { return said.contains(param); });
+  }));
   return {};
 }
 
-Result<> Engine::Impl::weights_out(std::size_t chunk, const Chosen& chosen) {
+Result<> Engine::Impl::weights_out(std::size_t chunk, const Travels& travels) {
   const auto own = [&](const Transit& transit) { return own_weight(transit, chunk); };
   const auto there = [this](const Transit& transit) { return bound_weight(transit); };
   return travel_in_step("weights out", [&]() -> Result<std::uint64_t> {
     const auto bring = [&](const Exchange& exchange, std::span<const Transit> transits) {
-      return exchange.run(*wire, chosen(transits), {own, there});
+      return exchange.run(*wire, transits, {own, there}, travels);
     };
     EBB_TRY_ASSIGN(const std::uint64_t matrices,
                    bring(routes.weights_from_owners, parts.chunks.weights(chunk)));
     EBB_TRY_ASSIGN(const std::uint64_t adam,
                    bring(routes.weights_from_shards, parts.chunks.adam_weights(chunk)));
-    if (handed_out) handed_out->note(chunk, chosen, there);
+    if (handed_out) handed_out->note(chunk, travels, there);
     return matrices + adam;
   });
 }
@@ -181,15 +184,14 @@ void Engine::Impl::begin_update(float grad_scale) {
     }
     return {};
   };
-  const auto made = [this](std::span<const Transit> planned) { return absent.weights(planned); };
   in_flight = true;
   flow->begin({.chunks = parts.chunks.count(),
-               .in = [this, made](std::size_t chunk) -> Result<> {
-                 EBB_TRY(highs_in(chunk, made));
+               .in = [this](std::size_t chunk) -> Result<> {
+                 EBB_TRY(highs_in(chunk, touched()));
                  EBB_TRY(gradients_in(chunk));
                  return results_in(chunk);
                },
-               .out = [this, made](std::size_t chunk) { return weights_out(chunk, made); },
+               .out = [this](std::size_t chunk) { return weights_out(chunk, touched()); },
                .between = [this](std::size_t chunk) { return updates_together(chunk); },
                .sweep = update,
                .doing = "sweeping its state",

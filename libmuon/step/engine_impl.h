@@ -191,9 +191,7 @@ struct Engine::Impl {
   Result<> gradients_in_early(std::size_t piece);
   Result<> updates_together(std::size_t chunk);
   Result<> results_in(std::size_t chunk);
-  // Of what travels behind a chunk: what does now.
-  using Chosen = std::function<std::vector<Transit>(std::span<const Transit>)>;
-  Result<> weights_out(std::size_t chunk, const Chosen& chosen);
+  Result<> weights_out(std::size_t chunk, const Travels& travels);
   void count_steps();
   // Of some parameter, which no later call can do again.
   bool hands_out_updates() const;
@@ -202,7 +200,14 @@ struct Engine::Impl {
   Result<> can_install() const;
   // How many bytes were sent.
   Result<std::uint64_t> bring_gradients(const Exchange& exchange, std::span<const Transit> transits,
-                                        std::size_t chunk);
+                                        std::size_t chunk, const Travels& travels);
+  // In a step: what has a gradient, and what takes part.
+  Travels with_gradients() const {
+    return [this](std::uint32_t param) { return absent.has_gradient(param); };
+  }
+  Travels touched() const {
+    return [this](std::uint32_t param) { return !absent.untouched(param); };
+  }
   using Run = std::function<Result<std::uint64_t>()>;
   Result<double> travel(const char* what, const Run& run);  // seconds
   Result<> travel_in_step(const char* what, const Run& run);
@@ -223,7 +228,7 @@ struct Engine::Impl {
   // Of a range that this rank owns: the copy that came, or its part of the trainer's buffer.
   libswap::Buffer own_high(const Transit& transit, std::size_t chunk);
   // [C] Of a chunk, on the flow's meeting thread. Nothing where masters are whole, as the next.
-  Result<> highs_in(std::size_t chunk, const Chosen& chosen);
+  Result<> highs_in(std::size_t chunk, const Travels& travels);
   // That they are what was handed out.
   Result<> highs_unchanged() const;
   // [C] Their tiles hold those of the present step.

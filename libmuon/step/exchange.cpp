@@ -64,8 +64,9 @@ bool same_holders(const Part& from, const Part& to) {
 
 }  // namespace
 
-Exchange::Exchange(const ModelLayout& from, const ModelLayout& to, Rank self)
-    : from_(from), to_(to), self_(self) {}
+Exchange::Exchange(const ModelLayout& from, const ModelLayout& to, Rank self,
+                   std::uint64_t most_round_bytes)
+    : from_(from), to_(to), self_(self), most_round_bytes_(most_round_bytes) {}
 
 std::uint64_t Exchange::bytes_of(const Transit& transit) const {
   const auto element = [&](const ModelLayout& end) {
@@ -165,7 +166,8 @@ std::vector<Transit> Exchange::given(std::span<const Transit> transits) const {
 }
 
 std::vector<std::vector<Transit>> Exchange::rounds(std::span<const Transit> transits,
-                                                   std::uint64_t most_bytes) const {
+                                                   std::uint64_t most_bytes,
+                                                   const Travels& travels) const {
   std::vector<std::vector<Transit>> rounds;
   std::optional<Load> senders, receivers;
   for (Transit rest : transits) {
@@ -182,7 +184,7 @@ std::vector<std::vector<Transit>> Exchange::rounds(std::span<const Transit> tran
       }
       senders->add(part, sent_each);
       receivers->add(part, bytes);
-      rounds.back().push_back(part);
+      if (!travels || travels(part.param)) rounds.back().push_back(part);
       rest.range = {part.range.first + part.range.count, rest.range.count - part.range.count};
     }
   }
@@ -192,7 +194,7 @@ std::vector<std::vector<Transit>> Exchange::rounds(std::span<const Transit> tran
 std::uint64_t Exchange::bounce_bytes(std::span<const Transit> transits,
                                      const Bounced& bounced) const {
   std::uint64_t most = 0;
-  for (const std::vector<Transit>& round : rounds(transits, kMostRoundBytes)) {
+  for (const std::vector<Transit>& round : rounds(transits, most_round_bytes_)) {
     std::uint64_t bytes = 0;
     std::set<std::pair<std::uint32_t, std::uint64_t>>
         down;  // param, first: once, however many get it
@@ -213,12 +215,12 @@ std::uint64_t Exchange::bounce_bytes(std::span<const Transit> transits,
   return most;
 }
 
-Result<std::uint64_t> Exchange::run(Wire& wire, std::span<const Transit> transits,
-                                    const Ends& ends) const {
+Result<std::uint64_t> Exchange::run(Wire& wire, std::span<const Transit> transits, const Ends& ends,
+                                    const Travels& travels) const {
   std::uint64_t sent = 0;
   std::vector<libswap::Event> kept;  // nothing is under way when this returns
   Result<> exchanged;
-  for (const std::vector<Transit>& round : rounds(transits, kMostRoundBytes)) {
+  for (const std::vector<Transit>& round : rounds(transits, most_round_bytes_, travels)) {
     std::vector<Message> sends, receives;
     std::vector<Transit> keeps;
     for (const Transit& transit : round) {

@@ -18,6 +18,9 @@
 
 namespace ebb::libmuon {
 
+// Of what is planned, which parameters travel this time; empty: all.
+using Travels = std::function<bool(std::uint32_t param)>;
+
 class Exchange {
  public:
   // Memory of a range that this rank holds, in the layout it comes from and in that it goes to. An
@@ -34,15 +37,18 @@ class Exchange {
   // a slice that is replicated, that of the rank that has its own place there.
   // REQUIRES: both outlive this and are of the same parameters and world; where the first is
   // replicated, the second lies on no other ranks.
-  Exchange(const ModelLayout& from, const ModelLayout& to, Rank self);
+  Exchange(const ModelLayout& from, const ModelLayout& to, Rank self,
+           std::uint64_t most_round_bytes = kMostRoundBytes);
 
-  // Collective: the same transits on all ranks. How many bytes this one sent.
-  Result<std::uint64_t> run(Wire& wire, std::span<const Transit> transits, const Ends& ends) const;
+  // Collective: the same transits on all ranks, of which the same travel. How many bytes this one
+  // sent.
+  Result<std::uint64_t> run(Wire& wire, std::span<const Transit> transits, const Ends& ends,
+                            const Travels& travels = {}) const;
   // What run() sends from this rank.
   std::uint64_t sent_bytes(std::span<const Transit> transits) const;
   // What run() takes from this rank, to others and to itself: each run once.
   std::vector<Transit> given(std::span<const Transit> transits) const;
-  // What a round of run() takes of the wire's bounce, at most.
+  // What a round of run() takes of the wire's bounce, at most, whatever travels.
   std::uint64_t bounce_bytes(std::span<const Transit> transits, const Bounced& bounced) const;
 
   // Parts of both layouts that have elements of a range in common: take(source, target).
@@ -50,9 +56,11 @@ class Exchange {
   void for_pairs(const Transit& transit, const Take& take) const;
 
   // The transits of each round: cut so that no rank sends or receives more than `most_bytes` in it.
-  // Bounds follow from the layouts, tensor by tensor: the same on all ranks.
+  // Bounds follow from the layouts, tensor by tensor: the same on all ranks. Cut of all transits:
+  // what does not travel is left out of its rounds, so that none takes more than was planned.
   std::vector<std::vector<Transit>> rounds(std::span<const Transit> transits,
-                                           std::uint64_t most_bytes) const;
+                                           std::uint64_t most_bytes,
+                                           const Travels& travels = {}) const;
 
  private:
   struct Message {
@@ -74,6 +82,7 @@ class Exchange {
   const ModelLayout& from_;
   const ModelLayout& to_;
   const Rank self_;
+  const std::uint64_t most_round_bytes_;
 };
 
 template <typename Take>

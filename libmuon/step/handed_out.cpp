@@ -16,9 +16,9 @@ HandedOut::HandedOut(const Chunks& chunks, const Exchange& to_owners, const Exch
   }
 }
 
-void HandedOut::note(std::size_t chunk, const Chosen& chosen, const Place& place) {
+void HandedOut::note(std::size_t chunk, const Travels& travels, const Place& place) {
   for (Run& run : runs_[chunk]) {
-    if (chosen({&run.part, 1}).empty()) continue;
+    if (travels && !travels(run.part.param)) continue;
     run.crc = formats::crc32c(0, place(run.part).bytes());
     run.noted = true;
   }

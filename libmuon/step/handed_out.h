@@ -22,13 +22,12 @@ class HandedOut {
  public:
   // Where a run lies in the trainer's memory of this rank.
   using Place = std::function<libswap::Buffer(const Transit&)>;
-  using Chosen = std::function<std::vector<Transit>(std::span<const Transit>)>;
 
   // Nothing yet. Of the weights that come back by these, to matrices' owners and to AdamW's shards.
   HandedOut(const Chunks& chunks, const Exchange& to_owners, const Exchange& to_shards);
 
-  // A chunk's weights lie where they are bound, as far as they were chosen.
-  void note(std::size_t chunk, const Chosen& chosen, const Place& place);
+  // A chunk's weights lie where they are bound, as far as they travelled.
+  void note(std::size_t chunk, const Travels& travels, const Place& place);
   // Whether all were noted since forget().
   bool all() const;
   void forget();

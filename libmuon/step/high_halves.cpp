@@ -6,14 +6,6 @@ namespace ebb::libmuon {
 
 using libswap::Buffer;
 
-namespace {
-
-std::vector<Transit> all_of_them(std::span<const Transit> planned) {
-  return {planned.begin(), planned.end()};
-}
-
-}  // namespace
-
 Buffer Engine::Impl::bound_weight(const Transit& transit) const {
   const StatePlan& plan = parts.plan;
   const auto [param, range] = transit;
@@ -27,7 +19,7 @@ Buffer Engine::Impl::own_high(const Transit& transit, std::size_t chunk) {
   return staging->at(Staging::Kind::highs, chunk, transit);
 }
 
-Result<> Engine::Impl::highs_in(std::size_t chunk, const Chosen& chosen) {
+Result<> Engine::Impl::highs_in(std::size_t chunk, const Travels& travels) {
   if (!in_halves()) return {};
   const StatePlan& plan = parts.plan;
   staging->begin(Staging::Kind::highs, chunk);
@@ -39,7 +31,7 @@ Result<> Engine::Impl::highs_in(std::size_t chunk, const Chosen& chosen) {
   };
   return travel_in_step("high halves in", [&]() -> Result<std::uint64_t> {
     const auto bring = [&](const Exchange& exchange, std::span<const Transit> transits) {
-      return exchange.run(*wire, chosen(transits), {bound_here, gathered});
+      return exchange.run(*wire, transits, {bound_here, gathered}, travels);
     };
     std::uint64_t adam = 0;
     if (chunk == 0) {
@@ -74,7 +66,7 @@ Result<> Engine::Impl::keep_highs() {
   highs_kept.reset();
   const Flow::Ended ended =
       walk([this](const Sweep::Between& next) { return sweep->keep(step, next); },
-           {.in = [this](std::size_t chunk) { return highs_in(chunk, all_of_them); },
+           {.in = [this](std::size_t chunk) { return highs_in(chunk, {}); },
             .out = [](std::size_t) { return Result<>(); },
             .doing = "keeping its high halves"});
   if (ended.why) {
@@ -108,13 +100,7 @@ Flow::Ended Engine::Impl::walk(const Walk& through, Flow::Work work) {
 Result<> Engine::Impl::install() {
   if (in_halves()) EBB_TRY(settle_snapshot(libswap::Snapshots::Mode::poll));
   EBB_TRY(keep_highs());
-  const auto kept = [this](std::span<const Transit> planned) {
-    std::vector<Transit> chosen = all_of_them(planned);
-    std::erase_if(chosen, [this](const Transit& transit) {
-      return parts.plan.out(transit.param) == Out::update;
-    });
-    return chosen;
-  };
+  const auto kept = [this](std::uint32_t param) { return parts.plan.out(param) != Out::update; };
   const Flow::Ended ended =
       walk([this](const Sweep::Between& out) { return sweep->look(out); },
            {.in = [](std::size_t) { return Result<>(); },

@@ -26,9 +26,10 @@ Result<> Engine::Impl::sum_parts(std::size_t chunk) {
   };
   const auto sum = [&](const Transit& transit) { return own_gradient(transit, chunk); };
   const auto bring = [&](const Reduction& reduction, std::span<const Transit> planned) {
-    const std::vector<Transit> transits = absent.gradients(planned);
-    for (const Transit& transit : transits) gradient_events[transit.param].wait();
-    return reduction.run(*wire, *adding_kernels, part_room.buffer(), transits, {part, sum});
+    for (const Transit& transit : planned)
+      if (absent.has_gradient(transit.param)) gradient_events[transit.param].wait();
+    return reduction.run(*wire, *adding_kernels, part_room.buffer(), planned, {part, sum},
+                         with_gradients());
   };
   return travel_in_step("parts of gradients in", [&]() -> Result<std::uint64_t> {
     std::uint64_t adam = 0;
@@ -45,7 +46,8 @@ Result<> Engine::Impl::sum_parts(std::size_t chunk) {
 std::vector<LookRange> Engine::Impl::sums_of(std::size_t chunk) {
   std::vector<LookRange> ranges;
   const auto add_all = [&](std::span<const Transit> planned) {
-    for (const Transit& transit : absent.gradients(planned)) {
+    for (const Transit& transit : planned) {
+      if (!absent.has_gradient(transit.param)) continue;
       const double limit =
           std::visit([](const auto& spec) { return largest_gradient(spec); },
                      config.model.groups[config.model.params[transit.param].group]);

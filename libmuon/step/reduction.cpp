@@ -45,8 +45,9 @@ std::uint64_t Reduction::bytes_of(const Transit& transit) const {
   return transit.range.count * formats::bytes_of(parts_.dtype(transit.param));
 }
 
-std::vector<std::vector<Transit>> Reduction::rounds(std::span<const Transit> transits) const {
-  return cuts_.rounds(transits, most_);
+std::vector<std::vector<Transit>> Reduction::rounds(std::span<const Transit> transits,
+                                                    const Travels& travels) const {
+  return cuts_.rounds(transits, most_, travels);
 }
 
 template <typename Take>
@@ -95,7 +96,7 @@ std::uint64_t Reduction::sent_bytes(std::span<const Transit> transits) const {
 
 std::uint64_t Reduction::room_bytes(std::span<const Transit> transits) const {
   std::uint64_t most = 0;
-  for (const std::vector<Transit>& round : rounds(transits)) {
+  for (const std::vector<Transit>& round : rounds(transits, {})) {
     std::uint64_t bytes = 0;
     for (const Transit& transit : round)
       for (const Message& part : parts_of(transit))
@@ -107,9 +108,11 @@ std::uint64_t Reduction::room_bytes(std::span<const Transit> transits) const {
 }
 
 Result<std::uint64_t> Reduction::run(Wire& wire, Kernels& kernels, const Buffer& room,
-                                     std::span<const Transit> transits, const Ends& ends) const {
+                                     std::span<const Transit> transits, const Ends& ends,
+                                     const Travels& travels) const {
   std::uint64_t sent = 0;
-  for (const std::vector<Transit>& round : rounds(transits)) {
+  for (const std::vector<Transit>& round : rounds(transits, travels)) {
+    if (round.empty()) continue;
     std::vector<SendBuffer> sends;
     std::vector<ReceiveBuffer> receives;
     std::vector<AddRange> adds;

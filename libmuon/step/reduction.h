@@ -24,10 +24,12 @@ class Reduction {
   // REQUIRES: both outlive this; each range of the second lies at one rank.
   Reduction(const ModelLayout& parts, const ModelLayout& sums, Rank self, std::uint64_t most_room);
 
-  // Collective: the same transits on all ranks. How many bytes this one sent.
+  // Collective: the same transits on all ranks, of which the same travel. How many bytes this one
+  // sent.
   Result<std::uint64_t> run(Wire& wire, Kernels& kernels, const libswap::Buffer& room,
-                            std::span<const Transit> transits, const Ends& ends) const;
-  // What run() sends from this rank, and takes of its room.
+                            std::span<const Transit> transits, const Ends& ends,
+                            const Travels& travels = {}) const;
+  // What run() sends from this rank if all travels, and takes of its room at most.
   std::uint64_t sent_bytes(std::span<const Transit> transits) const;
   std::uint64_t room_bytes(std::span<const Transit> transits) const;
 
@@ -38,7 +40,8 @@ class Reduction {
     bool first = false;  // of its sum
   };
   std::uint64_t bytes_of(const Transit& transit) const;
-  std::vector<std::vector<Transit>> rounds(std::span<const Transit> transits) const;
+  std::vector<std::vector<Transit>> rounds(std::span<const Transit> transits,
+                                           const Travels& travels) const;
   template <typename Take>
   void for_sends(const Transit& transit, const Take& take) const;
   // Of what this rank keeps: all parts, its own among them, as they are to be added.

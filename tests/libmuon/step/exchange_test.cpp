@@ -186,34 +186,45 @@ TEST(Exchange, OfADevicePassesThroughTheHostsMemory) {
   };
   Random random(7);
   libswap::LateDevice device(7, 20);
-  for (const Policy a : kEveryPolicy)
-    for (const Policy b : kEveryPolicy) {
-      const ModelLayout from(layout_of(a, {2, 2}, random)), to(layout_of(b, {4, 1}, random));
-      std::vector<Transit> all;
-      std::vector<std::vector<bool>> travelled;
-      for (std::uint32_t param = 0; param < kShapes.size(); ++param) {
-        all.push_back({param, {0, formats::volume(kShapes[param])}});
-        travelled.emplace_back(formats::volume(kShapes[param]), true);
-      }
-      run_ranks(4, [&](Communicator& below) {
-        OnTheHost ranks(below);
-        const Exchange exchange(from, to, ranks.rank());
-        const auto any = [](const Transit&) { return true; };
-        const std::uint64_t bytes = exchange.bounce_bytes(all, {any, any});
-        auto bounce = libswap::allocate(nullptr, bytes);
-        ASSERT_TRUE(bounce);
-        Wire wire(ranks, *bounce);
-        Buffers source(from, ranks.rank(), &device), target(to, ranks.rank(), &device);
-        source.fill().wait();
-        const auto sent = exchange.run(wire, all,
-                                       {[&](const Transit& part) { return source.at(part); },
-                                        [&](const Transit& part) { return target.at(part); }});
-        ASSERT_TRUE(sent) << sent.error().message;
-        const std::string what = compose("{} to {}", name_of(a), name_of(b));
-        target.expect(travelled, what);
-        EXPECT_EQ(ranks.bounced, bytes) << what;
-      });
+  const auto expect_through = [&](Policy a, Policy b, std::uint64_t most, const Travels& travels) {
+    const ModelLayout from(layout_of(a, {2, 2}, random)), to(layout_of(b, {4, 1}, random));
+    std::vector<Transit> all;
+    std::vector<std::vector<bool>> travelled;
+    for (std::uint32_t param = 0; param < kShapes.size(); ++param) {
+      all.push_back({param, {0, formats::volume(kShapes[param])}});
+      travelled.emplace_back(formats::volume(kShapes[param]), !travels || travels(param));
     }
+    run_ranks(4, [&](Communicator& below) {
+      OnTheHost ranks(below);
+      const Exchange exchange(from, to, ranks.rank(), most);
+      const auto any = [](const Transit&) { return true; };
+      const std::uint64_t bytes = exchange.bounce_bytes(all, {any, any});
+      auto bounce = libswap::allocate(nullptr, bytes);
+      ASSERT_TRUE(bounce);
+      Wire wire(ranks, *bounce);
+      Buffers source(from, ranks.rank(), &device), target(to, ranks.rank(), &device);
+      source.fill().wait();
+      const auto sent = exchange.run(wire, all,
+                                     {[&](const Transit& part) { return source.at(part); },
+                                      [&](const Transit& part) { return target.at(part); }},
+                                     travels);
+      ASSERT_TRUE(sent) << sent.error().message;
+      const std::string what = compose("{} to {}, rounds of {}", name_of(a), name_of(b), most);
+      target.expect(travelled, what);
+      if (travels)
+        EXPECT_LE(ranks.bounced, bytes) << what;
+      else
+        EXPECT_EQ(ranks.bounced, bytes) << what;
+    });
+  };
+  for (const Policy a : kEveryPolicy)
+    for (const Policy b : kEveryPolicy)
+      for (const std::uint64_t most : {std::uint64_t{500}, std::uint64_t{3000}, kMostRoundBytes}) {
+        expect_through(a, b, most, {});
+        const std::uint64_t some = random();
+        expect_through(a, b, most,
+                       [some](std::uint32_t param) { return (some >> param & 1) != 0; });
+      }
 }
 
 // Parameters of kShapes, some of them at places of the first axis; matrices are Muon's.

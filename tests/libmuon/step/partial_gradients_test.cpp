@@ -24,6 +24,10 @@ using libmuon::StatePlan;
 constexpr std::uint64_t kSteps = 4, kPoisoned = 2;
 constexpr std::uint32_t kPoisonedParam = 3, kAbsent = 7;  // the second in step 3
 
+// Whether no rank has a gradient of the parameter in the step.
+using Absent = std::function<bool(std::uint32_t param, std::uint64_t step)>;
+bool one_absent(std::uint32_t param, std::uint64_t step) { return param == kAbsent && step == 3; }
+
 // The part that a rank has of an element.
 float part_of(std::uint32_t rank, std::uint32_t param, std::uint64_t step, std::uint64_t element,
               DType dtype) {
@@ -102,11 +106,12 @@ struct Trained {
 using Gradient = std::function<std::vector<float>(std::uint32_t rank, std::uint32_t param,
                                                   std::uint64_t step, FlatRange held)>;
 Result<> hand_in(RankEngine& rank, std::uint64_t step, const EngineConfig& config,
-                 const Gradient& gradient, std::vector<std::vector<std::uint16_t>>& narrow) {
+                 const Gradient& gradient, const Absent& absent,
+                 std::vector<std::vector<std::uint16_t>>& narrow) {
   const StatePlan& plan = rank.engine().state_plan();
   narrow.resize(plan.params());
   for (std::uint32_t param = 0; param < plan.params(); ++param) {
-    if (param == kAbsent && step == 3) {
+    if (absent(param, step)) {
       EBB_TRY(rank.engine().no_gradient(param, libmuon::WithoutGradient::untouched));
       continue;
     }
@@ -125,7 +130,8 @@ Result<> hand_in(RankEngine& rank, std::uint64_t step, const EngineConfig& confi
   return {};
 }
 
-Trained train_with(const EngineConfig& config, const Gradient& gradient) {
+Trained train_with(const EngineConfig& config, const Gradient& gradient,
+                   const Absent& absent = one_absent) {
   const std::uint32_t ranks = libmuon::world_of(config.partition);
   Trained trained{.weights = std::vector<std::vector<float>>(ranks),
                   .sent = std::vector<std::vector<std::uint64_t>>(ranks)};
@@ -136,7 +142,7 @@ Trained train_with(const EngineConfig& config, const Gradient& gradient) {
     std::vector<std::vector<std::uint16_t>> narrow;
     for (std::uint64_t step = 1; step <= kSteps; ++step) {
       const std::uint64_t before = rank.engine().stats().sent_bytes;
-      EBB_TRY(hand_in(rank, step, config, gradient, narrow));
+      EBB_TRY(hand_in(rank, step, config, gradient, absent, narrow));
       EBB_TRY_ASSIGN(const auto result, rank.step({.inv_scale = 0.5, .max_norm = 3}));
       if (me == 0) trained.results.push_back(result);
       trained.sent[me].push_back(rank.engine().stats().sent_bytes - before);
@@ -154,26 +160,31 @@ EngineConfig in_bf16(EngineConfig config) {
 }
 
 // Against an engine on the same ranks that is handed what has been added up.
-void expect_the_sums_bits(const EngineConfig& given, const std::string& what) {
+void expect_the_sums_bits(const EngineConfig& given, const std::string& what,
+                          const Absent& absent = one_absent) {
   EngineConfig config = given;
   add_what_tiles_need_beside(config);
   const Trained parts = train_with(
-      config, [&](std::uint32_t rank, std::uint32_t param, std::uint64_t step, FlatRange held) {
+      config,
+      [&](std::uint32_t rank, std::uint32_t param, std::uint64_t step, FlatRange held) {
         std::vector<float> values;
         for (std::uint64_t i = held.first; i < held.first + held.count; ++i)
           values.push_back(part_of(rank, param, step, i, config.model.params[param].gradient));
         return values;
-      });
+      },
+      absent);
   EngineConfig reduced = given;
   reduced.partition.hand_in = HandIn::reduced;
   for (auto& param : reduced.model.params) param.gradient = DType::f32;
   add_what_tiles_need_beside(reduced);
   const Trained sums = train_with(
-      reduced, [&](std::uint32_t, std::uint32_t param, std::uint64_t step, FlatRange held) {
+      reduced,
+      [&](std::uint32_t, std::uint32_t param, std::uint64_t step, FlatRange held) {
         const auto all = sum_of(given, param, step);
         const auto first = all.begin() + static_cast<std::ptrdiff_t>(held.first);
         return std::vector<float>(first, first + static_cast<std::ptrdiff_t>(held.count));
-      });
+      },
+      absent);
   EXPECT_TRUE(parts.weights == sums.weights) << what;
   ASSERT_EQ(parts.results.size(), sums.results.size()) << what;
   for (std::size_t i = 0; i < sums.results.size(); ++i) {
@@ -196,6 +207,31 @@ TEST(PartialGradients, GiveTheBitsOfTheirSumWhateverBecomesOfIt) {
         expect_the_sums_bits(
             config, compose("{}, {}{}", c.name, sums == PartialSums::kept ? "kept" : "made twice",
                             bf16 ? ", bf16" : ""));
+      }
+}
+
+// As where a router sends no token to some experts: other parameters in every step. Rounds are cut
+// of all that is planned, whatever of it travels.
+TEST(PartialGradients, TakeTheRoomThatWasPlannedWhicheverOfThemAreAbsent) {
+  const auto spec = [](std::uint32_t shards, std::uint32_t copies) {
+    const Policy policy = copies > 1 ? Policy::zero3 : Policy::replicated;
+    return Layout::Spec{.policy = policy, .mesh = {shards, copies}, .align_elems = 16};
+  };
+  std::uint64_t draw = 0;
+  for (const auto& gradients : {spec(3, 1), spec(4, 1), spec(2, 2)})
+    for (const auto placement : kPlacements)
+      for (const std::uint64_t chunk_bytes : {6000u, 15000u, 30000u, 60000u, 100000u}) {
+        const std::uint64_t pattern = ++draw;
+        const auto absent = [pattern](std::uint32_t param, std::uint64_t step) {
+          if (step == kPoisoned && param == kPoisonedParam) return false;
+          return noise(pattern, step, param) < (pattern % 3 == 0 ? 0.3f : -0.5f);
+        };
+        expect_the_sums_bits(
+            with_partition({.gradients = gradients, .weights = gradients, .placement = placement},
+                           chunk_bytes),
+            compose("pattern {}, chunks of {}, placement {}", pattern, chunk_bytes,
+                    libmuon::name_of(placement)),
+            absent);
       }
 }
 
