@@ -26,8 +26,9 @@ Result<> Engine::Impl::settle_snapshot(libswap::Snapshots::Mode mode) {
 
 Result<> Engine::Impl::adopt_if_due() {
   if (!adopt_due || !snapshots->committed_step()) return {};
+  EBB_TRY(directory->adopt(ranks));  // an error leaves it due: the generation is committed
   adopt_due = false;
-  return directory->adopt(ranks);
+  return {};
 }
 
 libswap::Snapshots::MakeManifest Engine::Impl::manifest() const {

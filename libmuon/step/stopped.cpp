@@ -44,15 +44,12 @@ Result<StepResult> Engine::Impl::go_on() {
 
 Result<> Engine::Impl::go_back() {
   end_step();
-  Result<> can;
-  if (broken)
-    can = *broken;
-  else if (const auto current = directory->current(); !current)
-    can = Error{Code::state, directory->path().string() + " holds no committed generation"};
-  else
-    can = device_works(config);
-  EBB_TRY(agree_all(can, "going back"));
+  EBB_TRY(agree_all(broken ? Result<>(*broken) : device_works(config), "going back"));
   EBB_TRY(settle_snapshot(libswap::Snapshots::Mode::wait));
+  EBB_TRY(agree_all(directory->current() ? Result<>()
+                                         : Error{Code::state, directory->path().string() +
+                                                                  " holds no committed generation"},
+                    "going back"));
   // An export reads through the store that would be opened a second time.
   EBB_TRY(agree_all(store.use_count() == 1
                         ? Result<>()

@@ -138,6 +138,45 @@ TEST(SaveTo, TakesAStoppedStepAlongWhicheverReadFailed) {
   expect_stopped_steps_go_on(FaultOn::read, kLittle, 10, libmuon::Placement::shard);
 }
 
+// Its first generation there is committed, and an error keeps the directory from taking it for its
+// own: it is no less the one to go back to.
+TEST(SaveTo, GoesBackToAGenerationThatCouldNotBeAdopted) {
+  std::uint64_t failed = 0;
+  for (std::uint64_t at = 0; at < 100; ++at) {
+    bool refused = false;
+    TwoDisks disks;
+    expect_well(disks.failing.world.run([&](Communicator& ranks) -> Result<> {
+      EBB_TRY_ASSIGN(auto rank, RankEngine::open(disks.failing.world, ranks, config_with(kLittle)));
+      libmuon::Engine& engine = rank.engine();
+      EBB_TRY(step_to(rank, 1));
+      EBB_TRY(disks.break_the_first(ranks, {.on = FaultOn::write, .path_part = ""}));
+      EBB_TRY(rank.hand_in(2));
+      EXPECT_FALSE(rank.step());
+      EBB_TRY(engine.save_to(*disks.other));
+      EBB_TRY(engine.continue_step());
+      EBB_TRY(engine.snapshot());
+      EBB_TRY(disks.failing.meanwhile(ranks, [&] {
+        disks.failing.faults->add({.on = FaultOn::read, .at = at, .path_part = "/other/"});
+      }));
+      const auto committed = engine.wait_snapshot();
+      if (committed) return {};
+      if (ranks.rank() == Rank{0}) refused = true;
+      EBB_TRY(engine.abandon_step());
+      EXPECT_EQ(engine.step_count(), 2u);
+      expect_weights(ranks, rank, 2);
+      EBB_TRY(step_to(rank, 3));
+      expect_weights(ranks, rank, 3);
+      return {};
+    }));
+    if (!refused || testing::Test::HasFailure()) break;
+    ++failed;
+    disks.other = nullptr;
+    disks.other = disks.open("/other");
+    disks.expect_resumed(*disks.other, 2, 3, kLittle);
+  }
+  EXPECT_GE(failed, 1u);
+}
+
 TEST(SaveTo, ChecksEveryTileAndChangesNothingWhenOneIsDamaged) {
   TwoDisks disks;
   expect_well(disks.failing.world.run([&](Communicator& ranks) -> Result<> {
