@@ -3,6 +3,7 @@
 #include <array>
 #include <string>
 
+#include "ebb/formats/beside.h"
 #include "ebb/formats/catalog/with_catalog.h"
 #include "ebb/formats/dcp/format.h"
 #include "ebb/formats/deepspeed/format.h"
@@ -81,11 +82,21 @@ Result<std::unique_ptr<Checkpoint>> described(const std::shared_ptr<const Source
   return error;
 }
 
+// Nothing beside what was read goes unnamed.
+std::unique_ptr<Checkpoint> with_surroundings(std::unique_ptr<Checkpoint> read,
+                                              const std::shared_ptr<const SourceTree>& tree) {
+  std::vector<BesideEntry> beside = what_lies_beside(tree, read->catalog());
+  if (beside.empty()) return read;
+  Catalog catalog = read->catalog();
+  catalog.beside = std::move(beside);
+  return with_catalog(std::move(read), std::move(catalog));
+}
+
 }  // namespace
 
 Result<std::unique_ptr<Checkpoint>> describe(std::shared_ptr<const SourceTree> tree) {
   auto checkpoint = described(tree);
-  if (checkpoint) return checkpoint;
+  if (checkpoint) return with_surroundings(*std::move(checkpoint), tree);
   if (std::optional<Error> foreign = foreign_file_in(*tree)) return std::move(*foreign);
   return checkpoint;
 }

@@ -148,6 +148,15 @@ class Describer {
           compose("{}: the checkpoint was never committed: only .metadata.tmp exists, no .metadata",
                   tree_->root()),
           "use the checkpoint before this one"};
+    // Rank 0 writes the index, on its node.
+    const bool of_rank0 = std::ranges::any_of(
+        tree_->entries(), [](const auto& entry) { return rank_of_payload(entry.name) == 0u; });
+    if (!of_rank0)
+      return Error{Code::incomplete,
+                   compose("{}: payload files but no .metadata, and none of rank 0, which writes "
+                           "it: the save did not finish, or rank 0's files lie on another node",
+                           tree_->root()),
+                   "bring the files of all nodes together, or use the checkpoint before this one"};
     return Error{
         Code::incomplete,
         compose("{}: payload files but no .metadata: the save did not finish", tree_->root()),

@@ -225,11 +225,12 @@ class Describer {
 }  // namespace
 }  // namespace deepspeed
 
+// A model file that is named itself is no checkpoint of this format, but torch.save reads it.
 bool detect_deepspeed(const SourceTree& tree) {
-  return std::any_of(tree.entries().begin(), tree.entries().end(), [](const auto& entry) {
-    return deepspeed::parse_name(
-               std::string_view(entry.name).substr(deepspeed::folder_of(entry.name).size()))
-        .has_value();
+  const bool alone = tree.entries().size() == 1 && tree.root().ends_with(tree.entries()[0].name);
+  return std::ranges::any_of(tree.entries(), [&](const auto& entry) {
+    const auto name = deepspeed::file_of_checkpoint(entry.name);
+    return name && !(alone && name->kind == deepspeed::FileName::Kind::model);
   });
 }
 

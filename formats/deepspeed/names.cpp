@@ -28,8 +28,7 @@ bool take_number(std::string_view& text, std::uint32_t& into) {
 Result<std::string> find_folder(const SourceTree& tree) {
   std::set<std::string> folders;
   for (const SourceTree::Entry& entry : tree.entries()) {
-    const std::string_view folder = folder_of(entry.name);
-    if (parse_name(std::string_view(entry.name).substr(folder.size()))) folders.emplace(folder);
+    if (file_of_checkpoint(entry.name)) folders.emplace(folder_of(entry.name));
   }
   if (tree.find("latest") != nullptr) {
     EBB_TRY_ASSIGN(const std::string tag, read_latest(tree, "latest"));
@@ -39,6 +38,11 @@ Result<std::string> find_folder(const SourceTree& tree) {
   }
   if (folders.size() == 1) return *folders.begin();
   return no_latest(tree, "latest", folders);
+}
+
+std::string folder_path(const SourceTree& tree, std::string_view folder) {
+  if (folder.empty()) return std::string(tree.root());
+  return compose("{}/{}", tree.root(), folder.substr(0, folder.size() - 1));
 }
 
 // "global_step9" before "global_step10".
@@ -124,6 +128,12 @@ std::optional<FileName> parse_name(std::string_view file) {
   return std::nullopt;
 }
 
+std::optional<FileName> file_of_checkpoint(std::string_view path) {
+  const std::string_view folder = folder_of(path);
+  if (std::ranges::count(folder, '/') > 1) return std::nullopt;
+  return parse_name(path.substr(folder.size()));
+}
+
 std::string file_of_rank(std::string_view file, std::uint32_t rank) {
   constexpr std::string_view kRank = "zero_pp_rank_";
   const std::size_t number = file.find(kRank, folder_of(file).size());
@@ -147,7 +157,10 @@ Result<Files> find_files(const SourceTree& tree) {
       return refused(tree, Code::unsupported,
                      compose("a checkpoint with tensor, pipeline or expert parallelism ({}) is not "
                              "read by this version",
-                             base));
+                             base),
+                     compose("DeepSpeed's ds_to_universal.py --input_folder {} --output_folder "
+                             "DIR makes a universal checkpoint of it, which is read",
+                             folder_path(tree, files.folder)));
     if (!name) continue;
     auto& of_kind = name->kind == FileName::Kind::model ? files.model : files.optimizer;
     const auto [place, fresh] = of_kind.emplace(name->data_rank.value_or(0), entry.name);
@@ -168,8 +181,9 @@ Result<Files> find_files(const SourceTree& tree) {
   if (files.optimizer.empty())
     return refused(tree, Code::unsupported,
                    files.tag +
-                       ": no optim_states.pt file: a DeepSpeed checkpoint without ZeRO is not "
-                       "read by this version");
+                       ": no optim_states.pt file: a DeepSpeed checkpoint without ZeRO (stage 0), "
+                       "whose model and optimizer are one torch.save file",
+                   "name that file: " + compose("{}/{}", tree.root(), files.model.at(0)));
   return files;
 }
 

@@ -22,6 +22,9 @@ struct FileName {
 };
 // The last component of a path; nullopt for names of other files.
 std::optional<FileName> parse_name(std::string_view file);
+// Whether the file at this path, somewhere in a tree, is one of a checkpoint there: in its root, or
+// in the folder of a tag. What lies deeper belongs to a checkpoint in a folder of the tree.
+std::optional<FileName> file_of_checkpoint(std::string_view path);
 
 // The files of the tag that `latest` names, by data-parallel rank.
 struct Files {

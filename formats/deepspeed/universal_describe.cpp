@@ -26,7 +26,8 @@ std::set<std::string> universal_folders(const SourceTree& tree) {
     const std::string_view name = entry.name;
     if (!name.ends_with(kGlobalState)) continue;
     const std::string_view folder = name.substr(0, name.size() - kGlobalState.size());
-    if (folder.empty() || folder.ends_with('/')) folders.emplace(folder);
+    const bool of_a_tag = folder.ends_with('/') && std::ranges::count(folder, '/') == 1;
+    if (folder.empty() || of_a_tag) folders.emplace(folder);
   }
   return folders;
 }

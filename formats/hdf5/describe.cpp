@@ -311,7 +311,11 @@ class Describer {
 
 bool detect_hdf5(const SourceTree& tree) {
   const auto& entries = tree.entries();
-  if (std::ranges::any_of(entries, hdf5::looks_like_hdf5, &SourceTree::Entry::name)) return true;
+  // Further down there may be files of this one, but what begins there is another checkpoint.
+  const bool begins_here = std::ranges::any_of(entries, [](const auto& entry) {
+    return entry.name.find('/') == std::string::npos && hdf5::looks_like_hdf5(entry.name);
+  });
+  if (begins_here) return true;
   if (entries.size() != 1) return false;
   const auto file = tree.open(entries.front().name);
   return file && hdf5::has_signature(**file);

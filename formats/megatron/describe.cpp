@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "ebb/formats/core/folder_tree.h"
 #include "ebb/formats/core/json_text.h"
 #include "ebb/formats/core/units.h"
 #include "ebb/formats/dcp/dcp.h"
@@ -191,6 +192,15 @@ class TorchDistReader {
   UnknownNames unknown_;
 };
 
+Error saved_by_rank(const SourceTree& tree, const std::string& folder) {
+  return Error{Code::unsupported,
+               compose("{}{}{}: saved with Megatron's --ckpt-format torch, a folder {}* for each "
+                       "rank with its part of each matrix: this version does not read that",
+                       tree.root(), folder.empty() ? "" : "/", folder, kRankFolder),
+               "let the job load it once with --ckpt-convert-format torch_dist and "
+               "--ckpt-convert-save DIR: torch_dist is read"};
+}
+
 }  // namespace
 
 }  // namespace ebb::formats::megatron
@@ -198,7 +208,8 @@ class TorchDistReader {
 namespace ebb::formats {
 
 bool detect_megatron(const SourceTree& tree) {
-  return megatron::look_for_place(tree).kind == megatron::Kind::torch_dist;
+  const megatron::Kind kind = megatron::look_for_place(tree).kind;
+  return kind == megatron::Kind::torch_dist || kind == megatron::Kind::by_rank;
 }
 
 std::string_view why_bound_to_megatron(const TensorEntry& tensor) {
@@ -209,8 +220,8 @@ std::string_view why_bound_to_megatron(const TensorEntry& tensor) {
 
 Result<std::unique_ptr<Checkpoint>> describe_megatron(std::shared_ptr<const SourceTree> tree) {
   EBB_TRY_ASSIGN(const megatron::Place place, megatron::find_place(*tree));
-  return megatron::TorchDistReader(megatron::folder_of(std::move(tree), place.folder))
-      .run(place.folder);
+  if (place.kind == megatron::Kind::by_rank) return megatron::saved_by_rank(*tree, place.folder);
+  return megatron::TorchDistReader(folder_of(std::move(tree), place.folder)).run(place.folder);
 }
 
 }  // namespace ebb::formats

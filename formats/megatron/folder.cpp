@@ -18,37 +18,6 @@ constexpr std::uint64_t kMaxLook = 64 * MiB;  // of .metadata
 constexpr std::uint64_t kPass = 1 * MiB;
 constexpr std::string_view kRelease = "release";
 
-class FolderTree : public SourceTree {
- public:
-  FolderTree(std::shared_ptr<const SourceTree> tree, const std::string& folder)
-      : tree_(std::move(tree)),
-        prefix_(folder + "/"),
-        root_(compose("{}/{}", tree_->root(), folder)) {
-    for (const Entry& entry : tree_->entries())
-      if (entry.name.starts_with(prefix_))
-        entries_.push_back({entry.name.substr(prefix_.size()), entry.size});
-  }
-  std::string_view root() const override { return root_; }
-  const std::vector<Entry>& entries() const override { return entries_; }
-  Result<std::shared_ptr<const ByteSource>> open(std::string_view name) const override {
-    return tree_->open(prefix_ + std::string(name));
-  }
-  Result<Decoded> decoded(const std::string& key, std::uint64_t bytes,
-                          const std::function<Result<Decoded>()>& make) const override {
-    return tree_->decoded(prefix_ + key, bytes, make);
-  }
-  std::optional<std::uint32_t> seen(const std::string& key, std::uint64_t size, std::uint64_t first,
-                                    ByteView bytes) const override {
-    return tree_->seen(key, size, first, bytes);  // keys begin with the source's name
-  }
-
- private:
-  std::shared_ptr<const SourceTree> tree_;
-  std::string prefix_;
-  std::string root_;
-  std::vector<Entry> entries_;
-};
-
 std::string path_in(const std::string& folder, std::string_view name) {
   return folder.empty() ? std::string(name) : compose("{}/{}", folder, name);
 }
@@ -83,12 +52,16 @@ bool has_folder(const SourceTree& tree, const std::string& folder) {
                      [&](const auto& entry) { return entry.name.starts_with(prefix); });
 }
 
+bool is_iteration(std::string_view folder) {
+  return folder.starts_with("iter_") || folder == kRelease;
+}
+
 // The iterations that lie there, newest last.
 std::vector<std::string> iterations(const SourceTree& tree) {
   std::vector<std::string> folders;
   for (const SourceTree::Entry& entry : tree.entries()) {
     std::string folder = entry.name.substr(0, entry.name.find('/'));
-    if (folder.size() == entry.name.size() || !folder.starts_with("iter_")) continue;
+    if (folder.size() == entry.name.size() || !is_iteration(folder)) continue;
     if (folders.empty() || folders.back() != folder) folders.push_back(std::move(folder));
   }
   return folders;
@@ -147,12 +120,30 @@ Kind kept_kind_of_keys(const SourceTree& tree, const std::string& folder) {
   return kind ? *static_cast<const Kind*>(kind->get()) : Kind::none;
 }
 
+// mp_rank_00/model_optim_rng.pt; with pipeline ranks mp_rank_00_001/.
+bool has_rank_folders(const SourceTree& tree, const std::string& folder) {
+  const std::string prefix = path_in(folder, kRankFolder);
+  return std::ranges::any_of(tree.entries(), [&](const auto& entry) {
+    return entry.name.starts_with(prefix) && entry.name.ends_with("/model_optim_rng.pt");
+  });
+}
+
+// The last component of the folder's path.
+std::string_view name_of_folder(const SourceTree& tree, std::string_view folder) {
+  std::string_view path = folder.empty() ? tree.root() : folder;
+  while (path.ends_with('/')) path.remove_suffix(1);
+  return path.substr(path.rfind('/') + 1);
+}
+
 Kind kind_of(const SourceTree& tree, const std::string& folder) {
+  if (has_rank_folders(tree, folder)) return Kind::by_rank;
   if (tree.find(path_in(folder, kConfig)) != nullptr && says_sharded_backend(tree, folder))
     return Kind::torch_dist;
   const bool dcp = std::any_of(tree.entries().begin(), tree.entries().end(),
                                [](const auto& entry) { return entry.name.ends_with(".distcp"); });
-  if (dcp && tree.find(path_in(folder, kCommon)) != nullptr) return Kind::torch_dist;
+  // common.pt is written first: alone in an iteration's folder it is what a save that died left.
+  const bool ours = dcp || is_iteration(name_of_folder(tree, folder));
+  if (ours && tree.find(path_in(folder, kCommon)) != nullptr) return Kind::torch_dist;
   return kept_kind_of_keys(tree, folder);
 }
 
@@ -164,15 +155,27 @@ bool holds_dcp(const SourceTree& tree, const std::string& folder) {
   });
 }
 
+// The last one whose save finished: metadata.json is written last. Where none is, the last.
+std::string newest_finished(const SourceTree& tree, const std::vector<std::string>& folders) {
+  const auto finished = std::find_if(
+      folders.rbegin(), folders.rend(),
+      [&](const std::string& folder) { return tree.find(path_in(folder, kConfig)) != nullptr; });
+  return finished == folders.rend() ? folders.back() : *finished;
+}
+
 }  // namespace
 
 Place look_for_place(const SourceTree& tree) {
+  const auto folders = iterations(tree);
   if (tree.find(kTracker) == nullptr) {
     if (const Kind kind = kind_of(tree, ""); kind != Kind::none) return {kind, ""};
-    for (const std::string& folder : iterations(tree))
+    for (const std::string& folder : folders)
       if (holds_dcp(tree, folder)) return {Kind::torch_dist, ""};
+    for (const std::string& folder : folders)
+      if (has_rank_folders(tree, folder)) return {Kind::by_rank, folder};
     return {};
   }
+  if (folders.empty()) return {};  // others write a tracker of that name, too: verl
   const auto folder = tracked_folder(tree);
   if (!folder || !has_folder(tree, *folder)) return {Kind::torch_dist, ""};
   Kind kind = kind_of(tree, *folder);
@@ -190,12 +193,13 @@ Result<Place> find_place(const SourceTree& tree) {
                    compose("{}:0: names {}, but there is no such folder, or it is empty",
                            at_root(tree, kTracker), folder),
                    "ckpt-inspect on the folder of an older iteration"};
-  } else if (const auto folders = iterations(tree);
-             !folders.empty() && kind_of(tree, "") == Kind::none) {
+  } else if (const auto folders = iterations(tree); !folders.empty() &&
+                                                    look_for_place(tree).folder.empty() &&
+                                                    kind_of(tree, "") == Kind::none) {
     return Error{
         Code::incomplete,
         at_root(tree, kTracker) + " is missing: which of the iterations is whole is not known",
-        "name one: " + at_root(tree, folders.back())};
+        "name one: " + at_root(tree, newest_finished(tree, folders))};
   }
   return look_for_place(tree);
 }
@@ -215,12 +219,6 @@ std::string iterations_that_differ(const Catalog& catalog) {
           printable(entry.value.text), *catalog.step);
   }
   return {};
-}
-
-std::shared_ptr<const SourceTree> folder_of(std::shared_ptr<const SourceTree> tree,
-                                            const std::string& folder) {
-  if (folder.empty()) return tree;
-  return std::make_shared<FolderTree>(std::move(tree), folder);
 }
 
 }  // namespace ebb::formats::megatron

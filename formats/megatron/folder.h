@@ -13,12 +13,14 @@ namespace ebb::formats::megatron {
 constexpr std::string_view kTracker = "latest_checkpointed_iteration.txt";
 constexpr std::string_view kConfig = "metadata.json";
 constexpr std::string_view kCommon = "common.pt";
+constexpr std::string_view kRankFolder = "mp_rank_";
 constexpr std::string_view kCommonKey = "common_state/shard_0_1";
 
 enum class Kind : std::uint8_t {
   none,        // nothing of Megatron's here
   torch_dist,  // whole or not
   fsdp,
+  by_rank,  // --ckpt-format torch: a folder mp_rank_XX for each rank; not read
 };
 
 struct Place {
@@ -40,9 +42,5 @@ std::string iteration_folder(std::int64_t iteration);
 // One sentence when the folder's name and the stored iteration differ: "" when they agree, or one
 // of them is not known.
 std::string iterations_that_differ(const Catalog& catalog);
-
-// The files below `folder` of a tree, as a tree of their own; `folder` "" gives all.
-std::shared_ptr<const SourceTree> folder_of(std::shared_ptr<const SourceTree> tree,
-                                            const std::string& folder);
 
 }  // namespace ebb::formats::megatron

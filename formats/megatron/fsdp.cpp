@@ -9,6 +9,7 @@
 
 #include "ebb/formats/catalog/key_path.h"
 #include "ebb/formats/catalog/with_catalog.h"
+#include "ebb/formats/core/folder_tree.h"
 #include "ebb/formats/dcp/dcp.h"
 #include "ebb/formats/dcp/item_writer.h"
 #include "ebb/formats/megatron/common_state.h"
@@ -270,7 +271,7 @@ bool detect_megatron_fsdp(const SourceTree& tree) {
 
 Result<std::unique_ptr<Checkpoint>> describe_megatron_fsdp(std::shared_ptr<const SourceTree> tree) {
   EBB_TRY_ASSIGN(const megatron::Place place, megatron::find_place(*tree));
-  EBB_TRY_ASSIGN(dcp::Opened opened, dcp::open(megatron::folder_of(std::move(tree), place.folder)));
+  EBB_TRY_ASSIGN(dcp::Opened opened, dcp::open(folder_of(std::move(tree), place.folder)));
   Catalog catalog = opened.checkpoint->catalog();
   catalog.format = "megatron-fsdp";
   catalog.producer = "Megatron-FSDP, " + catalog.producer;

@@ -2,6 +2,7 @@
 #include <map>
 #include <set>
 
+#include "ebb/formats/core/folder_tree.h"
 #include "ebb/formats/core/json_text.h"
 #include "ebb/formats/core/sha256.h"
 #include "ebb/formats/core/units.h"
@@ -122,7 +123,7 @@ std::vector<Error> megatron_problems(const std::shared_ptr<const SourceTree>& tr
   std::vector<Error> problems;
   const auto place = megatron::find_place(*tree);
   if (!place) return {place.error()};
-  const auto folder = megatron::folder_of(tree, place->folder);
+  const auto folder = folder_of(tree, place->folder);
   megatron::check_files(*folder, problems);
   megatron::check_objects(catalog, problems);
   if (std::string differ = megatron::iterations_that_differ(catalog); !differ.empty())

@@ -96,9 +96,6 @@ class Describer {
       EBB_TRY_ASSIGN(index_, read_weight_index(*source));
       std::set<std::string> listed;
       for (const WeightIndex::Weight& weight : index_->weights) listed.insert(weight.file);
-      for (const std::string& name : names)
-        if (!listed.contains(name))
-          catalog_.notes.push_back(name + " is not in the index; left out");
       names = std::move(listed);
     }
     for (const std::string& name : names) {
@@ -313,9 +310,7 @@ class Describer {
                                             : compose("whole tensors in {}{}", files,
                                                       (files == 1 ? " file" : " files"));
     catalog_.notes.push_back("this format has no checksums: a changed byte of data cannot be seen");
-    if (catalog_.world > 1)
-      catalog_.notes.push_back(
-          "this format records no number of ranks: a missing last shard cannot be noticed");
+    if (catalog_.world > 1) catalog_.notes.emplace_back(kLastShardUnseen);
     if (index_)
       for (const std::string& name : index_->unread)
         catalog_.notes.push_back(

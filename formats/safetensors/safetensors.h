@@ -3,12 +3,17 @@
 #pragma once
 
 #include <memory>
+#include <string_view>
 
 #include "ebb/formats/catalog/catalog.h"
 #include "ebb/formats/catalog/emit.h"
 #include "ebb/formats/catalog/resume.h"
 
 namespace ebb::formats {
+
+// Among the notes about what ranks wrote: whoever goes on from it has to know.
+constexpr std::string_view kLastShardUnseen =
+    "this format records no number of ranks: a missing last shard cannot be noticed";
 
 bool detect_safetensors(const SourceTree& tree);
 

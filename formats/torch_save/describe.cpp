@@ -1,9 +1,12 @@
 #include <algorithm>
 #include <iterator>
+#include <map>
 #include <set>
 #include <unordered_map>
 
 #include "ebb/formats/catalog/key_path.h"
+#include "ebb/formats/catalog/known_files.h"
+#include "ebb/formats/catalog/part_of_save.h"
 #include "ebb/formats/core/json_text.h"
 #include "ebb/formats/core/name_table.h"
 #include "ebb/formats/json/weight_index.h"
@@ -40,16 +43,37 @@ bool begins_like_torch(const SourceTree& tree, const SourceTree::Entry& entry) {
   return load_le<std::uint32_t>(*head) == 0x04034b50 || is_legacy_magic(*head) || tar;
 }
 
-// The files that could be meant: the only one there is, or those on top that look like it.
+bool is_of_an_optimizer(const std::string& name) {
+  const auto known = known_file(name);
+  return known && known->role == BesideEntry::Role::states;
+}
+
+// The tree is a file that somebody named, or a folder of one file.
+bool is_named_itself(const SourceTree& tree) {
+  return tree.root().ends_with(tree.entries().front().name);
+}
+
+bool is_a_jobs_own(const SourceTree& tree, const std::string& name) {
+  return holds_nothing_trained(compose("{}/{}", tree.root(), name));
+}
+
+// The files that could be meant: the only one there is, or those on top that look like it. What a
+// job keeps of its own is not meant; an optimizer's states are, where no model lies beside them.
 std::vector<std::string> candidates(const SourceTree& tree) {
+  const auto& entries = tree.entries();
+  if (entries.size() == 1) {
+    const std::string& name = entries.front().name;
+    const bool meant = is_named_itself(tree) || !is_a_jobs_own(tree, name);
+    if (meant && (has_suffix(name) || begins_like_torch(tree, entries.front()))) return {name};
+    return {};
+  }
   std::vector<std::string> names;
-  const bool alone = tree.entries().size() == 1;
-  for (const SourceTree::Entry& entry : tree.entries()) {
-    if (entry.name.find('/') != std::string::npos) continue;
-    const bool named = has_suffix(entry.name);
-    if (alone ? named || begins_like_torch(tree, entry) : named && begins_like_torch(tree, entry))
+  for (const SourceTree::Entry& entry : entries) {
+    if (entry.name.find('/') != std::string::npos || !has_suffix(entry.name)) continue;
+    if (!is_a_jobs_own(tree, entry.name) && begins_like_torch(tree, entry))
       names.push_back(entry.name);
   }
+  if (!std::ranges::all_of(names, is_of_an_optimizer)) std::erase_if(names, is_of_an_optimizer);
   return names;
 }
 
@@ -75,6 +99,46 @@ Result<std::set<std::string>> files_of(const WeightIndex& index, const SourceTre
   if (missing.empty()) return files;
   return Error{Code::incomplete, compose("{}: missing, though {} says tensors are there: {}",
                                          tree.root(), index_name, missing)};
+}
+
+// The package torch_checkpointing: <item>_<rank>.pt, and how their tensors are cut in metadata.pkl.
+bool is_torch_checkpointing(const SourceTree& tree) {
+  constexpr std::uint64_t kLook = 1 << 20;
+  if (tree.find("metadata.pkl") == nullptr) return false;
+  const auto source = tree.open("metadata.pkl");
+  if (!source) return false;
+  const std::uint64_t count = std::min((*source)->size(), kLook);
+  const auto head = read_bytes(**source, 0, count, kLook);
+  return head && text_of(*head).find("nested_path_to_metadata") != std::string_view::npos;
+}
+
+// Files of which each rank wrote one are no choice: none of them is the model.
+Error several(const SourceTree& tree, const std::vector<std::string>& names) {
+  if (is_torch_checkpointing(tree))
+    return Error{Code::unsupported,
+                 compose("{}: saved by torch_checkpointing, a file <item>_<rank>.pt for each item "
+                         "and rank: this version does not read that",
+                         tree.root()),
+                 "load it with torch_checkpointing and save it with torch.distributed.checkpoint"};
+  std::map<std::string, std::pair<PartName, std::size_t>> families;
+  for (const std::string& name : names)
+    if (const auto part = part_name(name))
+      ++families.try_emplace(part->family, *part, 0).first->second.second;
+  const auto of_ranks =
+      std::ranges::find_if(families, [](const auto& family) { return family.second.second > 1; });
+  if (of_ranks == families.end())
+    return Error{
+        Code::unsupported,
+        compose("{}: {} torch.save files, {} and {} among them: which one is meant?", tree.root(),
+                names.size(), printable(names.front()), printable(names.back())),
+        "name one of the files"};
+  const auto& [name, files] = of_ranks->second;
+  return Error{Code::unsupported,
+               compose("{}: a torch.save file for each rank ({}), with its part of the tensors: "
+                       "this version does not join them",
+                       tree.root(), family_text(name, files)),
+               "save with torch.distributed.checkpoint, or gather the tensors first "
+               "(full_tensor(), FULL_STATE_DICT); one file named itself shows one rank's part"};
 }
 
 bool is_container(const PickleGraph& graph, PickleId id) {
@@ -155,8 +219,6 @@ class Describer {
     unknown_.show_in(catalog());
     return std::unique_ptr<Checkpoint>(std::move(checkpoint_));
   }
-
-  void add_note(std::string note) { catalog().notes.push_back(std::move(note)); }
 
  private:
   Catalog& catalog() { return checkpoint_->building(); }
@@ -342,7 +404,6 @@ bool detect_torch(const SourceTree& tree) {
 
 Result<std::unique_ptr<Checkpoint>> describe_torch(std::shared_ptr<const SourceTree> tree) {
   torch_save::Describer describer(tree);
-  const std::vector<std::string> names = torch_save::candidates(*tree);
   if (const SourceTree::Entry* entry = torch_save::index_in(*tree)) {
     EBB_TRY_ASSIGN(const auto source, tree->open(entry->name));
     EBB_TRY_ASSIGN(const WeightIndex index, read_weight_index(*source));
@@ -350,16 +411,10 @@ Result<std::unique_ptr<Checkpoint>> describe_torch(std::shared_ptr<const SourceT
                    torch_save::files_of(index, *tree, entry->name));
     for (const std::string& name : files) EBB_TRY(describer.add(name));
     EBB_TRY(describer.check(index, entry->name));
-    for (const std::string& name : names)
-      if (!files.contains(name)) describer.add_note(name + " is not in the index; left out");
     return describer.finish();
   }
-  if (names.size() != 1)
-    return Error{
-        Code::unsupported,
-        compose("{}: {} torch.save files, {} and {} among them: which one is meant?", tree->root(),
-                names.size(), printable(names.front()), printable(names.back())),
-        "name one of the files"};
+  const std::vector<std::string> names = torch_save::candidates(*tree);
+  if (names.size() != 1) return torch_save::several(*tree, names);
   EBB_TRY(describer.add(names.front()));
   return describer.finish();
 }

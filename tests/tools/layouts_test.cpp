@@ -109,7 +109,7 @@ TEST(NumberedParameters, ThatNoShapeTellsApartAreNamedByTheUserOrNotAtAll) {
   EXPECT_GE(listed(scratch / "out", "name").count("1.bias"), 3u);
 }
 
-TEST(FolderOfSteps, ListsThemAndNamesTheNewest) {
+TEST(FolderOfSteps, ListsThemAndNamesTheNewestThatResumes) {
   const ScratchDirectory scratch;
   const fs::path fixtures = fs::path(EBB_FIXTURES) / "dcp";
   for (const char* step : {"step-2", "step-10"})
@@ -119,8 +119,9 @@ TEST(FolderOfSteps, ListsThemAndNamesTheNewest) {
   const Outcome run = run_program("ckpt-inspect", {scratch / ""});
   EXPECT_EQ(run.exit, 2);
   EXPECT_NE(run.err.find("step-2, step-10, step-20"), std::string::npos) << run.err;
-  EXPECT_NE(run.err.find("the newest that is whole: " + (scratch / "step-20")), std::string::npos)
+  EXPECT_NE(run.err.find("optimizer's states: " + (scratch / "step-10")), std::string::npos)
       << run.err;
+  EXPECT_NE(run.err.find(scratch / "step-20 is newer"), std::string::npos) << run.err;
   const Outcome last = run_program("ckpt-inspect", {scratch / "step-20"});
   EXPECT_NE(last.out.find("the model alone, without an optimizer"), std::string::npos) << last.out;
   const Outcome whole = run_program("ckpt-inspect", {scratch / "step-10"});

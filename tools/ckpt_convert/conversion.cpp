@@ -1,12 +1,11 @@
 #include "tools/ckpt_convert/conversion.h"
 
 #include <algorithm>
-#include <array>
 #include <filesystem>
 #include <set>
 #include <span>
 
-#include "ebb/formats/conversion/glob.h"
+#include "ebb/formats/beside.h"
 #include "ebb/formats/conversion/unread.h"
 #include "ebb/formats/core/compose.h"
 #include "ebb/formats/core/json_text.h"
@@ -16,6 +15,7 @@
 #include "ebb/libswap/tree/file_tree.h"
 #include "tools/ckpt_convert/progress.h"
 #include "tools/ckpt_convert/read_back.h"
+#include "tools/cli/beside.h"
 #include "tools/cli/checkpoints.h"
 #include "tools/cli/paths.h"
 #include "tools/cli/program.h"
@@ -50,25 +50,6 @@ std::string in_one_line(const std::vector<std::string>& items, std::size_t most)
                  count_text(items.size() - most));
 }
 
-// Files that loaders and savers lay beside those which a description speaks of.
-constexpr std::array<std::string_view, 9> kBeside = {
-    ".metadata",      "metadata.json",    "common.pt",
-    "latest",         "latest_universal", "latest_checkpointed_iteration.txt",
-    "modelopt_state", "integrity.json",   "model.safetensors.index.json"};
-
-// What a universal checkpoint repeats: the model file's values for stage 3, and each buffer,
-// frozen and tied parameter.
-constexpr std::array<std::string_view, 2> kRepeated = {"*zero_pp_rank_*_model_states.pt",
-                                                       "*zero/*/fp32.pt"};
-
-bool lies_beside(const Catalog& there, const std::string& name) {
-  if (std::ranges::find(kBeside, fs::path(name).filename().string()) != kBeside.end()) return true;
-  return there.format == "deepspeed-universal" &&
-         std::ranges::any_of(kRepeated, [&](std::string_view pattern) {
-           return formats::glob_match(pattern, name);
-         });
-}
-
 // Those at the destination that belong neither to the checkpoint there nor to the plan.
 std::vector<std::string> foreign_files(const formats::SourceTree& tree, const Catalog* there,
                                        const EmitPlan& plan) {
@@ -79,8 +60,8 @@ std::vector<std::string> foreign_files(const formats::SourceTree& tree, const Ca
     for (const formats::FileEntry& file : there->files) known.insert(file.name);
   std::vector<std::string> foreign;
   for (const formats::SourceTree::Entry& entry : tree.entries()) {
-    const bool beside = there != nullptr && lies_beside(*there, entry.name);
-    if (!beside && !known.contains(entry.name)) foreign.push_back(printable(entry.name));
+    const bool own = there != nullptr && formats::is_loaders_own(*there, entry.name);
+    if (!own && !known.contains(entry.name)) foreign.push_back(printable(entry.name));
   }
   return foreign;
 }
@@ -144,6 +125,22 @@ std::uint32_t readers_within(const Request& request, const EmitPlan& plan) {
   return static_cast<std::uint32_t>(std::clamp<std::uint64_t>(held, 1, wanted));
 }
 
+// Weights alone in a format that jobs resume from: the job would start a new optimizer. Where its
+// states lie beside the weights, nobody means that without saying it.
+Result<> check_optimizer(const Request& request, const Catalog& source, const Catalog& content) {
+  const bool asked_for =
+      request.taking == formats::Taking::weights || request.new_optimizer == NewOptimizer::allowed;
+  const std::string beside = states_beside(source);
+  if (asked_for || beside.empty() || !formats::weights_only({content}) ||
+      request.format->traits().resumes == formats::Resumes::nothing)
+    return {};
+  return Error{Code::unsupported,
+               compose("{}: only weights are read here; the optimizer's states lie beside them in "
+                       "{}: a job that resumes from the result would start a new optimizer",
+                       printable(request.source), beside),
+               "--new-optimizer goes on without the states; --weights writes the model alone"};
+}
+
 }  // namespace
 
 std::uint64_t Prepared::bytes() const {
@@ -186,6 +183,7 @@ Result<Prepared> prepare(const Request& request) {
                     .file_bytes = request.file_bytes,
                     .edits = &request.edits,
                     .compression = request.compression}));
+  EBB_TRY(check_optimizer(request, source->catalog(), conversion.content->catalog()));
   EBB_TRY_ASSIGN(std::string replaces, replaced_by(request, conversion.plan));
   if (!conversion.unsafe.empty() && request.dropping == Dropping::refused)
     return Error{Code::corrupt,

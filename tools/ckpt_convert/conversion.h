@@ -17,6 +17,8 @@
 namespace ebb::tools::convert {
 
 enum class Dropping : std::uint8_t { refused, allowed };
+// Of a job that goes on from weights without the states that lie beside them.
+enum class NewOptimizer : std::uint8_t { refused, allowed };
 
 struct Request {
   std::string source;
@@ -31,6 +33,7 @@ struct Request {
   Selection selection;
   formats::Edits edits;
   Dropping dropping = Dropping::refused;
+  NewOptimizer new_optimizer = NewOptimizer::refused;
   libswap::Overwrite overwrite = libswap::Overwrite::refuse;
   std::uint32_t workers = 0;  // 0: two for each core
   std::uint64_t memory_bytes = std::uint64_t{128} << 20;

@@ -75,6 +75,7 @@ constexpr std::array kFlags = {
     flag(kHow, "-n, --dry-run", "say what would be written and stop"),
     flag(kHow, "-f, --force", "replace DST, once the new one is complete"),
     flag(kHow, "--drop", "go on without what FORMAT cannot hold"),
+    flag(kHow, "--new-optimizer", "go on although the optimizer's states lie beside, not read"),
     flag(kHow, "-j, --jobs N", "workers that read, compute and write; default: two for each core")
         .as(FlagType::count),
     flag(kHow, "--memory SIZE", "for all workers together; fewer of them where it is short")
@@ -200,6 +201,7 @@ Result<Request> request_of(const Arguments& arguments) {
   request.memory_bytes = arguments.size("memory").value_or(request.memory_bytes);
   EBB_TRY_ASSIGN(request.edits, edits_of(arguments));
   if (arguments.has("drop")) request.dropping = Dropping::allowed;
+  if (arguments.has("new-optimizer")) request.new_optimizer = NewOptimizer::allowed;
   if (arguments.has("force")) request.overwrite = libswap::Overwrite::replace;
   return request;
 }

@@ -4,6 +4,8 @@
 
 #include "ebb/formats/core/compose.h"
 #include "ebb/formats/core/json_text.h"
+#include "ebb/formats/safetensors/safetensors.h"
+#include "tools/cli/beside.h"
 #include "tools/cli/json.h"
 #include "tools/cli/text.h"
 
@@ -39,6 +41,17 @@ std::string verified_text(const Prepared& prepared, const Outcome& outcome) {
   return out;
 }
 
+// What the source may have had that the result cannot.
+std::string beside_text(const Prepared& prepared) {
+  std::string out;
+  for (const std::string& line : lines_of_missed(prepared.source->catalog()))
+    out += "  not read: " + line + "\n";
+  const auto& notes = prepared.source->catalog().notes;
+  if (std::ranges::find(notes, formats::kLastShardUnseen) != notes.end())
+    out += compose("  of the source: {}\n", formats::kLastShardUnseen);
+  return out;
+}
+
 // For destinations that are called like a file.
 std::string folder_note(const Request& request, const Prepared& prepared) {
   constexpr std::string_view kFiles[] = {".safetensors", ".pt", ".pth", ".bin", ".h5", ".hdf5"};
@@ -67,6 +80,7 @@ std::string plan_text(const Request& request, const Prepared& prepared) {
   out += table.text();
   if (prepared.files() > kShown)
     out += "  ... " + count_text(prepared.files() - kShown) + " more files\n";
+  out += beside_text(prepared);
   if (!prepared.replaces.empty()) out += "  replaces " + prepared.replaces + "\n";
   for (const std::string& note : conversion.plan.notes) out += "  " + note + "\n";
   for (const std::string& change : conversion.changes) out += "  " + change + "\n";
@@ -81,14 +95,15 @@ std::string done_text(const Request& request, const Prepared& prepared, const Ou
       prepared.conversion.plan.omitted.size() + outcome.rounded_otherwise.size();
   const double rate =
       static_cast<double>(report.plain_bytes) / std::max(report.seconds, 1e-9) / 1e6;
-  return compose(
-      "{}: {} for {}, {}, {}, {} in {} s{}, verified bit for bit\n{}{}{}",
-      printable(request.destination), request.format->name(), plural(request.world, "rank"),
-      plural(tensors - lost, "tensor"), plural(report.files, "file"),
-      written_bytes(report, prepared), decimal(report.seconds, 2),
-      (rate >= 1 ? compose(" ({} MB/s)", decimal(rate, 0)) : ""), folder_note(request, prepared),
-      (prepared.replaces.empty() ? "" : "  replaced " + prepared.replaces + "\n"),
-      verified_text(prepared, outcome));
+  return compose("{}: {} for {}, {}, {}, {} in {} s{}, verified bit for bit\n{}{}{}{}",
+                 printable(request.destination), request.format->name(),
+                 plural(request.world, "rank"), plural(tensors - lost, "tensor"),
+                 plural(report.files, "file"), written_bytes(report, prepared),
+                 decimal(report.seconds, 2),
+                 (rate >= 1 ? compose(" ({} MB/s)", decimal(rate, 0)) : ""),
+                 folder_note(request, prepared), beside_text(prepared),
+                 (prepared.replaces.empty() ? "" : "  replaced " + prepared.replaces + "\n"),
+                 verified_text(prepared, outcome));
 }
 
 std::string report_json(const Request& request, const Prepared& prepared, const Outcome* outcome) {
@@ -113,6 +128,7 @@ std::string report_json(const Request& request, const Prepared& prepared, const 
   if (outcome != nullptr)
     std::ranges::copy(outcome->rounded_otherwise, std::back_inserter(dropped));
   json.put("dropped", dropped);
+  write_beside(json, prepared.source->catalog());
   if (outcome != nullptr) {
     json.key("seconds").raw(std::to_string(outcome->report.seconds));
     json.put("resumed_bytes", outcome->report.bytes_found).put("verified", true);

@@ -7,6 +7,7 @@
 #include "ebb/formats/registry.h"
 #include "tools/ckpt_inspect/modes.h"
 #include "tools/cli/arguments.h"
+#include "tools/cli/beside.h"
 #include "tools/cli/checkpoints.h"
 #include "tools/cli/text.h"
 
@@ -111,6 +112,10 @@ Result<Exit> explain_resume(Console& console, const View& view, std::uint32_t wo
   if (catalog.step) explained.saved += compose(", step {}", *catalog.step);
   explained.answer = resume_answer(formats::format_of(catalog).resume_rules(), {catalog, world});
   ResumeAnswer& answer = explained.answer;
+  for (const std::string& line : lines_of_missed(catalog))
+    answer.notes.push_back("beside it, not read: " + line);
+  if (const std::string job = line_of_job(catalog); !job.empty())
+    answer.notes.push_back("beside it: " + job);
   if (const auto covered = prove_coverage(catalog); !covered) {
     answer.resumable = false;
     answer.why = covered.error().message;

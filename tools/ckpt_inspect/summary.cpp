@@ -13,6 +13,7 @@
 #include "ebb/formats/registry.h"
 #include "ebb/libswap/read/in_parallel.h"
 #include "tools/ckpt_inspect/modes.h"
+#include "tools/cli/beside.h"
 #include "tools/cli/checkpoints.h"
 #include "tools/cli/text.h"
 
@@ -284,6 +285,15 @@ std::string unsafe_text(const Console& console, const std::vector<formats::Unsaf
   return out;
 }
 
+std::string beside_text(const Catalog& catalog) {
+  std::vector<std::string> lines = lines_of_missed(catalog);
+  for (std::string line : {line_of_job(catalog), line_of_harmless(catalog)})
+    if (!line.empty()) lines.push_back(std::move(line));
+  std::string out;
+  for (const std::string& line : lines) out += labelled(out.empty() ? "beside" : "", line);
+  return out;
+}
+
 std::string summary_text(const Console& console, const View& view, const Looks& looks) {
   const Catalog& catalog = view.catalog();
   const auto& [totals, coverage, holders] = looks;
@@ -309,6 +319,7 @@ std::string summary_text(const Console& console, const View& view, const Looks& 
   out += groups_text(view);
   if (!catalog.values.empty())
     out += labelled("values", count_text(catalog.values.size()) + " (--tensors --json lists them)");
+  out += beside_text(catalog);
   for (const std::string& note : catalog.notes) out += labelled("note", printable(note));
   return out + holders;
 }
@@ -336,6 +347,7 @@ std::string summary_json(const View& view, const Looks& looks) {
     json.close_object();
   }
   json.close_list().put("groups", catalog.groups.size()).put("values", catalog.values.size());
+  write_beside(json, catalog);
   json.put("notes", catalog.notes).key("unsafe").open_list();
   for (const formats::UnsafeValue& value : formats::unsafe_values(catalog))
     json.open_object().put("value", value.key).put("name", value.name).close_object();

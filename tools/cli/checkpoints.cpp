@@ -4,18 +4,17 @@
 #include <filesystem>
 #include <memory>
 #include <optional>
-#include <set>
 #include <system_error>
 #include <vector>
 
+#include "ebb/formats/catalog/part_of_save.h"
+#include "ebb/formats/catalog/with_catalog.h"
 #include "ebb/formats/core/json_text.h"
 #include "ebb/formats/core/nearest.h"
-#include "ebb/formats/pickle/known_globals.h"
 #include "ebb/formats/registry.h"
 #include "ebb/libswap/tree/file_tree.h"
-#include "tools/cli/arguments.h"
+#include "tools/cli/neighbours.h"
 #include "tools/cli/paths.h"
-#include "tools/cli/text.h"
 
 namespace ebb::tools {
 
@@ -23,139 +22,69 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr std::size_t kMostFolders = 1000;  // looked at by name
-constexpr std::size_t kMostDescribed = 16;
+constexpr std::size_t kMostFolders = 1000;            // looked at by name
+constexpr std::string_view kRankFolder = "mp_rank_";  // Megatron's, of one rank
 
-// The folders below `folder`, in natural order; hidden ones are a writer's temporaries.
-std::vector<fs::path> folders_in(const fs::path& folder) {
-  std::vector<fs::path> folders;
-  std::error_code code;
-  fs::directory_iterator at(folder, code);
-  for (const fs::directory_iterator end; !code && at != end; at.increment(code)) {
-    std::error_code ignored;
-    const bool hidden = at->path().filename().string().starts_with('.');
-    if (!hidden && at->is_directory(ignored)) folders.push_back(at->path());
-    if (folders.size() == kMostFolders) break;
-  }
-  std::ranges::sort(folders, [](const fs::path& a, const fs::path& b) {
-    return natural_less(a.filename().string(), b.filename().string());
-  });
-  return folders;
-}
-
-// Opened, where a format claims it.
-std::shared_ptr<const formats::SourceTree> checkpoint_tree(const fs::path& folder) {
-  auto tree = libswap::open_tree(folder);
-  return tree && formats::format_at(**tree) != nullptr ? *std::move(tree) : nullptr;
-}
-
-struct Whole {
-  std::string path;
-  std::optional<std::int64_t> step;
-};
-
-// Keeps the later step; a step is later than none, and of those without the first is kept.
-void take_newer(std::optional<Whole>& newest, const fs::path& folder,
-                const std::shared_ptr<const formats::SourceTree>& tree) {
-  const auto described = formats::describe(tree);
-  if (!described || !prove_coverage((*described)->catalog())) return;
-  if (!formats::unsafe_values((*described)->catalog()).empty()) return;
-  const auto step = (*described)->catalog().step;
-  if (!newest || step > newest->step) newest = Whole{folder.string(), step};
-}
-
-// The folders that the checkpoint at `path` lies in: what is wrong with it is wrong with them.
-std::set<fs::path> own_folders(const fs::path& path,
-                               const std::shared_ptr<const formats::SourceTree>& tree) {
-  std::set<fs::path> own = {path};
-  if (tree == nullptr) return own;
-  const auto described = formats::describe(tree);
-  if (!described) return own;
-  for (const auto& file : (*described)->catalog().files)
-    own.insert((path / *fs::path(file.name).begin()).lexically_normal());
-  return own;
-}
-
-// Below `path`, else beside it, of the format there, if any: the last in natural order are looked
-// at first.
-std::optional<Whole> newest_whole(const fs::path& path) {
-  const auto here = checkpoint_tree(path);
-  const formats::Format* const format = here == nullptr ? nullptr : formats::format_at(*here);
-  const std::set<fs::path> own = own_folders(path, here);
-  for (const fs::path& place : {path, folder_of(path)}) {
-    std::optional<Whole> newest;
-    std::vector<fs::path> folders = folders_in(place);
-    std::ranges::reverse(folders);
-    std::size_t described = 0;
-    for (const fs::path& folder : folders) {
-      if (own.contains(folder.lexically_normal())) continue;
-      const auto tree = checkpoint_tree(folder);
-      if (tree == nullptr) continue;
-      if (described++ == kMostDescribed) break;
-      if (format == nullptr || formats::format_at(*tree) == format)
-        take_newer(newest, folder, tree);
-    }
-    if (newest) return newest;
-  }
-  return std::nullopt;
-}
-
-// Without a step, and without a number at the end of its name, nothing tells whether it is newest.
-bool is_newest(const Whole& whole) {
-  return whole.step || (whole.path.back() >= '0' && whole.path.back() <= '9');
-}
-
-std::string said(const Whole& whole) {
-  std::string out = printable(whole.path, 1000);
-  if (whole.step) out += compose(" (step {})", *whole.step);
-  return out;
-}
-
-// A folder of checkpoints instead of one: says which there are.
-std::optional<Error> several_below(const std::string& path) {
-  constexpr std::size_t kShown = 6;
-  std::vector<std::string> names;
-  for (const fs::path& folder : folders_in(trimmed(path)))
-    if (checkpoint_tree(folder) != nullptr) names.push_back(folder.filename().string());
-  if (names.empty()) return std::nullopt;
-  std::string message = compose("{}: no checkpoint itself; {} below it: ", path,
-                                (names.size() == 1 ? "1 lies" : count_text(names.size()) + " lie"));
-  const std::size_t first = names.size() > kShown ? names.size() - kShown : 0;
-  if (first > 0) message += "..., ";
-  for (std::size_t i = first; i < names.size(); ++i)
-    message += (i > first ? ", " : "") + printable(names[i], 100);
-  const auto newest = newest_whole(trimmed(path));
-  return Error{Code::usage, std::move(message),
-               !newest
-                   ? "name one of them"
-                   : (is_newest(*newest) ? "the newest that is whole: " : "one that is whole: ") +
-                         said(*newest)};
-}
-
-// The entry of the nearest existing folder whose name is most like what was typed.
-std::optional<std::string> nearest_name(const fs::path& path) {
-  const fs::path folder = folder_of(path);
+std::vector<std::string> names_in(const fs::path& folder) {
   std::vector<std::string> names;
   std::error_code code;
   fs::directory_iterator at(folder, code);
   for (const fs::directory_iterator end; !code && at != end; at.increment(code))
     if (names.size() < kMostFolders) names.push_back(at->path().filename().string());
-  const auto name = formats::nearest(path.filename().string(), names);
+  std::ranges::sort(names);
+  return names;
+}
+
+// The entry of the nearest existing folder whose name is most like what was typed.
+std::optional<std::string> nearest_name(const fs::path& path) {
+  const fs::path folder = folder_of(path);
+  const auto name = formats::nearest(path.filename().string(), names_in(folder));
   if (!name) return std::nullopt;
   return path.has_parent_path() ? (folder / *name).string() : *name;
 }
 
-// A file of a checkpoint that is a folder, named instead of the folder.
-std::optional<Error> one_file_of_many(const fs::path& path) {
+// One rank's file, or a file below the folder of one rank.
+std::optional<formats::PartOfSave> part_at(const fs::path& path, const Catalog& catalog) {
+  if (auto part = formats::part_by_arguments(catalog)) return part;
+  std::error_code code;
+  const bool file = fs::is_regular_file(path, code);
+  const std::string name = path.filename().string();
+  const fs::path folder = folder_of(path);
+  if (file || name.starts_with(kRankFolder))
+    if (auto part = formats::part_by_name(name, names_in(folder))) return part;
+  const std::string above = folder.filename().string();
+  if (!file || !above.starts_with(kRankFolder)) return std::nullopt;
+  return formats::part_by_name(above, names_in(folder_of(folder)));
+}
+
+// What was read may be a part alone, which its bytes do not always tell.
+std::unique_ptr<Checkpoint> with_its_part(std::unique_ptr<Checkpoint> read,
+                                          const std::string& path) {
+  std::error_code code;
+  const fs::path whole = fs::absolute(trimmed(path), code);
+  auto part = part_at(code ? trimmed(path) : whole.lexically_normal(), read->catalog());
+  if (!part) return read;
+  Catalog catalog = read->catalog();
+  catalog.notes.push_back(
+      compose("one part of a save{}, as {}: its tensors may be parts of the model's",
+              part->parts > 0 ? compose(" of {}", part->parts) : "", part->why));
+  catalog.part_of = std::move(part);
+  return formats::with_catalog(std::move(read), std::move(catalog));
+}
+
+// A file of a checkpoint that is a folder, named instead of the folder. `read_as`: the format in
+// which the file is read alone; "" for none.
+std::optional<Error> one_file_of_many(const fs::path& path, std::string_view read_as) {
   std::error_code code;
   if (!fs::is_regular_file(path, code)) return std::nullopt;
   const fs::path folder = folder_of(path);
-  const auto tree = checkpoint_tree(folder);
-  if (tree == nullptr) return std::nullopt;
-  const auto described = formats::describe(tree);
+  const auto tree = libswap::open_tree(folder);
+  if (!tree || formats::format_at(**tree) == nullptr) return std::nullopt;
+  const auto described = formats::describe(*tree);
   if (!described) return std::nullopt;
   const Catalog& catalog = (*described)->catalog();
   const std::string name = path.filename().string();
+  if (catalog.format == read_as) return std::nullopt;
   if (std::ranges::find(catalog.files, name, &formats::FileEntry::name) == catalog.files.end())
     return std::nullopt;
   return Error{Code::usage,
@@ -177,11 +106,8 @@ Error with_nearest_name(Error error, const std::string& path) {
 Error with_whole_neighbour(Error error, const std::string& path) {
   const bool damaged = error.code == Code::corrupt || error.code == Code::incomplete;
   if (!damaged) return error;
-  const auto whole = newest_whole(trimmed(path));
-  if (!whole) return error;
-  if (!error.hint.empty()) error.hint += "; ";
-  error.hint += is_newest(*whole) ? "the newest" : "a";
-  error.hint += " whole checkpoint beside it: " + said(*whole);
+  if (const auto neighbour = whole_neighbour(path))
+    error.hint += (error.hint.empty() ? "" : "; ") + *neighbour;
   return error;
 }
 
@@ -195,13 +121,16 @@ Result<std::unique_ptr<Checkpoint>> open_checkpoint(const std::string& path,
                                                     const formats::PartsSaid& said) {
   EBB_TRY_ASSIGN(auto tree, open_tree_at(path));
   if (formats::format_at(*tree) == nullptr)
-    if (auto error = several_below(path)) return std::move(*error);
+    if (auto error = checkpoints_below(path, tree)) return std::move(*error);
   auto described = formats::describe(std::move(tree), said);
   if (!described) {
-    if (auto error = one_file_of_many(path)) return std::move(*error);
+    if (auto error = one_file_of_many(path, "")) return std::move(*error);
     return with_whole_neighbour(std::move(described).error(), path);
   }
-  return described;
+  if (formats::part_name(trimmed(path).filename().string()))
+    if (auto error = one_file_of_many(path, (*described)->catalog().format))
+      return std::move(*error);
+  return with_its_part(*std::move(described), path);
 }
 
 }  // namespace ebb::tools

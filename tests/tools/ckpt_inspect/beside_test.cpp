@@ -1,0 +1,219 @@
+// A folder is looked at whole: what lies beside what is read is named, and answers take it into
+// account. Folders are laid out as transformers, accelerate, Lightning and others leave them.
+#include <gtest/gtest.h>
+
+#include <chrono>
+#include <filesystem>
+#include <fstream>
+
+#include "tests/tools/ckpt_inspect/inspect.h"
+
+namespace ebb {
+namespace {
+
+namespace fs = std::filesystem;
+using inspect_test::bytes_of;
+using inspect_test::inspect;
+using inspect_test::write_safetensors;
+using test_support::Outcome;
+using test_support::run_program;
+using test_support::ScratchDirectory;
+
+void write(const std::string& path, const std::string& text = "x") {
+  fs::create_directories(fs::path(path).parent_path());
+  std::ofstream(path, std::ios::binary) << text;
+}
+
+// A folder with one sound model.safetensors and files of these names that only their names tell.
+void lay_out(const std::string& folder, const std::vector<std::string>& beside) {
+  fs::create_directories(folder);
+  write_safetensors(folder + "/model.safetensors", "F32", "[2]", bytes_of<float>({1, 2}),
+                    "a.weight");
+  for (const std::string& name : beside) write(folder + "/" + name);
+}
+
+void copy(const std::string& fixture, const std::string& to) {
+  fs::create_directories(fs::path(to).parent_path());
+  fs::copy(fs::path(EBB_FIXTURES) / fixture, to, fs::copy_options::recursive);
+}
+
+bool says(const std::string& text, const std::string& part) {
+  return text.find(part) != std::string::npos;
+}
+
+const std::vector<std::string> kTrainer = {"optimizer.pt",      "scheduler.pt", "rng_state.pth",
+                                           "training_args.bin", "config.json",  "tokenizer.json",
+                                           "trainer_state.json"};
+const std::vector<std::string> kAccelerate = {"optimizer.bin", "random_states_0.pkl",
+                                              "random_states_1.pkl", "scheduler.bin"};
+
+TEST(InspectBeside, WhatATrainersFolderHoldsBesideTheWeightsIsNamedInFewLines) {
+  const ScratchDirectory scratch;
+  lay_out(scratch / "checkpoint-2", kTrainer);
+  const Outcome run = inspect({scratch / "checkpoint-2"});
+  EXPECT_EQ(run.exit, 0) << run.err;
+  EXPECT_TRUE(says(run.out, "  beside    optimizer.pt: an optimizer's states\n")) << run.out;
+  EXPECT_TRUE(says(run.out,
+                   "            rng_state.pth, scheduler.pt, trainer_state.json, "
+                   "training_args.bin: what the job keeps of its own\n"
+                   "            config.json, tokenizer.json: nothing trained\n"))
+      << run.out;
+  const Outcome json = inspect({scratch / "checkpoint-2", "--json"});
+  EXPECT_TRUE(says(json.out,
+                   "{\"path\": \"optimizer.pt\", \"count\": 1, \"role\": \"states\", "
+                   "\"what\": \"an optimizer's states\", \"holds_states\": true}"))
+      << json.out;
+}
+
+TEST(InspectBeside, WhoResumesWeightsAndStatesInTwoFilesIsSaid) {
+  const ScratchDirectory scratch;
+  lay_out(scratch / "checkpoint-2", kTrainer);
+  lay_out(scratch / "state", kAccelerate);
+  const Outcome trainer = inspect({scratch / "checkpoint-2", "--explain-resume", "1"});
+  EXPECT_EQ(trainer.exit, 0) << trainer.out << trainer.err;
+  EXPECT_TRUE(says(trainer.out, "yes, transformers' Trainer resumes it")) << trainer.out;
+  EXPECT_TRUE(says(trainer.out, "the optimizer lies beside, in optimizer.pt")) << trainer.out;
+  const Outcome accelerate = inspect({scratch / "state", "--explain-resume", "2"});
+  EXPECT_TRUE(says(accelerate.out, "yes, accelerate's load_state resumes it")) << accelerate.out;
+  // States of which nothing tells who loads them with the weights: no "starts a new optimizer".
+  lay_out(scratch / "other", {"muon_optim_state.pt"});
+  const Outcome other = inspect({scratch / "other", "--explain-resume", "1"});
+  EXPECT_EQ(other.exit, 1);
+  EXPECT_TRUE(says(other.out, "the optimizer's states lie beside, in muon_optim_state.pt"))
+      << other.out;
+  lay_out(scratch / "none", {"config.json"});
+  EXPECT_TRUE(says(inspect({scratch / "none", "--explain-resume", "1"}).out, "weights only"));
+}
+
+TEST(InspectBeside, ANewOptimizerBesideStatesIsStartedOnlyWhenAskedFor) {
+  const ScratchDirectory scratch;
+  lay_out(scratch / "trainer", kTrainer);
+  lay_out(scratch / "accelerate", kAccelerate);
+  lay_out(scratch / "out", {});
+  copy("dcp/fsdp2_w1/data", scratch / "out/checkpoint-500");
+  for (const char* source : {"trainer", "accelerate", "out"}) {
+    for (const char* to : {"dcp", "ebb", "megatron"}) {
+      const std::string made = scratch / (std::string(source) + "-" + to);
+      const Outcome refused = run_program("ckpt-convert", {scratch / source, made, "--to", to});
+      EXPECT_EQ(refused.exit, 4) << source << " " << to << refused.out << refused.err;
+      EXPECT_TRUE(says(refused.err, "--new-optimizer")) << refused.err;
+      EXPECT_FALSE(fs::exists(made));
+      const Outcome done =
+          run_program("ckpt-convert", {scratch / source, made, "--to", to, "--new-optimizer"});
+      EXPECT_EQ(done.exit, 0) << source << " " << to << done.err;
+      EXPECT_TRUE(says(done.out, "  not read: ")) << done.out;
+    }
+    // A file of tensors and the model alone start nothing.
+    for (const std::vector<std::string>& how : std::vector<std::vector<std::string>>{
+             {"--to", "safetensors"}, {"--to", "torch"}, {"--weights"}}) {
+      std::vector<std::string> words = {scratch / source, scratch / (source + how.back())};
+      words.insert(words.end(), how.begin(), how.end());
+      EXPECT_EQ(run_program("ckpt-convert", words).exit, 0) << source << how.back();
+    }
+  }
+}
+
+// Weights without states beside them, and a checkpoint that has its own, start as before.
+TEST(InspectBeside, WithoutStatesBesideNobodyIsAsked) {
+  const ScratchDirectory scratch;
+  lay_out(scratch / "weights", {"config.json", "training_args.bin"});
+  EXPECT_EQ(run_program("ckpt-convert", {scratch / "weights", scratch / "w", "--to", "dcp"}).exit,
+            0);
+  copy("dcp/fsdp2_w1/data", scratch / "whole");
+  write(scratch / "whole/optimizer.pt");
+  EXPECT_EQ(run_program("ckpt-convert", {scratch / "whole", scratch / "d", "--to", "dcp"}).exit, 0);
+}
+
+TEST(InspectBeside, AShardThatNobodyWouldMissIsSpokenOfBehindAConversion) {
+  const ScratchDirectory scratch;
+  const Outcome run = run_program(
+      "ckpt-convert", {"safetensors/dcp_hf_sharded_w3/data", scratch / "w", "--weights"});
+  EXPECT_EQ(run.exit, 0) << run.err;
+  EXPECT_TRUE(says(run.out, "a missing last shard cannot be noticed")) << run.out;
+}
+
+TEST(InspectBeside, FilesOfUnknownNameAreToldByTheirFirstBytes) {
+  const ScratchDirectory scratch;
+  lay_out(scratch / "c", {});
+  fs::copy(fs::path(EBB_FIXTURES) / "torch/muon_adamw_state/data", scratch / "found",
+           fs::copy_options::recursive);
+  for (const auto& file : fs::directory_iterator(scratch / "found"))
+    fs::copy_file(file.path(), scratch / "c/rest.pt");
+  write(scratch / "c/other.pt", "PK");
+  write(scratch / "c/who_knows");
+  const Outcome run = inspect({scratch / "c"});
+  EXPECT_TRUE(says(run.out, "rest.pt: a torch.save file with an optimizer's states")) << run.out;
+  EXPECT_TRUE(says(run.out, "other.pt: a torch.save file\n")) << run.out;
+  EXPECT_TRUE(says(run.out, "who_knows: not known\n")) << run.out;
+}
+
+TEST(InspectBeside, FoldersBesideAreNamedAsWhatTheyAre) {
+  const ScratchDirectory scratch;
+  lay_out(scratch / "c", {"runs/events.out.tfevents.1", "train/rank0.pt", "train/rank1.pt"});
+  copy("dcp/fsdp2_w1/data", scratch / "c/optimizer_0");
+  lay_out(scratch / "c/consolidated", {});
+  const Outcome run = inspect({scratch / "c"});
+  EXPECT_TRUE(
+      says(run.out, "optimizer_0/: a dcp checkpoint of its own, with an optimizer's states\n"))
+      << run.out;
+  EXPECT_TRUE(says(run.out, "consolidated/: a safetensors checkpoint of its own\n")) << run.out;
+  EXPECT_TRUE(says(run.out, "train/: what the job keeps of its own\n")) << run.out;
+  EXPECT_TRUE(says(run.out, "runs/: nothing trained\n")) << run.out;
+}
+
+// Lightning's meta.pt lies beside .metadata, another tag beside the one that `latest` names.
+TEST(InspectBeside, NothingBesideAnyFormatGoesUnnamed) {
+  const ScratchDirectory scratch;
+  copy("dcp/fsdp2_w1/data", scratch / "x.ckpt");
+  write(scratch / "x.ckpt/meta.pt");
+  write(scratch / "x.ckpt/__9_0.distcp");
+  const Outcome lightning = inspect({scratch / "x.ckpt"});
+  EXPECT_TRUE(says(lightning.out, "meta.pt: what the job keeps")) << lightning.out;
+  EXPECT_TRUE(says(lightning.out, "__9_0.distcp is referred to by nothing")) << lightning.out;
+  EXPECT_TRUE(says(inspect({scratch / "x.ckpt", "--explain-resume", "1"}).out, "meta.pt"));
+
+  copy("deepspeed/z2_adam_fp32_w3/data", scratch / "ds");
+  write(scratch / "ds/global_step1/mp_rank_00_model_states.pt", "PK");
+  write(scratch / "ds/global_step3/notes.bin");
+  write(scratch / "ds/zero_to_fp32.py");
+  const Outcome deepspeed = inspect({scratch / "ds"});
+  EXPECT_TRUE(says(deepspeed.out, "global_step1/: a deepspeed checkpoint of its own"))
+      << deepspeed.out;
+  EXPECT_TRUE(says(deepspeed.out, "global_step3/notes.bin: a torch.save file")) << deepspeed.out;
+  EXPECT_TRUE(says(deepspeed.out, "zero_to_fp32.py: nothing trained")) << deepspeed.out;
+
+  copy("megatron/muon_distopt_tp2_dp2/data", scratch / "run");
+  copy("megatron/api_uneven_prepend2_w3/data/iter_0000012", scratch / "run/iter_0000001");
+  const Outcome megatron = inspect({scratch / "run"});
+  EXPECT_TRUE(says(megatron.out, "iter_0000001/: a megatron checkpoint of its own"))
+      << megatron.out;
+}
+
+// What a format's own loaders use is no neighbour of it.
+TEST(InspectBeside, OfAWholeCheckpointNothingIsBeside) {
+  for (const char* whole :
+       {"dcp/fsdp2_w1/data", "dcp/no_collectives_w2/data", "deepspeed/z3_muon_nvme_w2/data",
+        "deepspeed/universal_z1_adamw/data", "deepspeed/universal_z3_adamw/data",
+        "megatron/muon_distopt_tp2_dp2/data", "megatron/fsdp_uneven_w3_muon/data",
+        "megatron/legacy012_flattened_tp2_dp2/data", "safetensors/dcp_hf_index/data",
+        "safetensors/dcp_hf_sharded_w3/data", "ebb/v1_w2/data", "torch/muon_adamw_state/data"}) {
+    const Outcome run = inspect({whole});
+    EXPECT_EQ(run.exit, 0) << whole << run.err;
+    EXPECT_FALSE(says(run.out, "  beside ")) << run.out;
+  }
+}
+
+TEST(InspectBeside, ManyFilesAreOneLineAndTakeNoTime) {
+  const ScratchDirectory scratch;
+  lay_out(scratch / "c", {});
+  constexpr int kFiles = 20000;
+  for (int i = 0; i < kFiles; ++i) write(scratch / ("c/rng_state_" + std::to_string(i) + ".pth"));
+  const auto before = std::chrono::steady_clock::now();
+  const Outcome run = inspect({scratch / "c"});
+  EXPECT_LT(std::chrono::steady_clock::now() - before, std::chrono::seconds(20));
+  EXPECT_TRUE(says(run.out, "rng_state_0.pth and 19,999 alike: what the job keeps of its own\n"))
+      << run.out;
+}
+
+}  // namespace
+}  // namespace ebb

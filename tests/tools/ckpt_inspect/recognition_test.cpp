@@ -1,0 +1,256 @@
+// What a folder is taken for: one file that several frameworks write claims nothing, a save of
+// another kind is named, and where the folder is above checkpoints those are named.
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <fstream>
+
+#include "tests/tools/ckpt_inspect/inspect.h"
+
+namespace ebb {
+namespace {
+
+namespace fs = std::filesystem;
+using inspect_test::bytes_of;
+using inspect_test::inspect;
+using inspect_test::write_safetensors;
+using test_support::Outcome;
+using test_support::ScratchDirectory;
+
+void write(const std::string& path, const std::string& text = "x") {
+  fs::create_directories(fs::path(path).parent_path());
+  std::ofstream(path, std::ios::binary) << text;
+}
+
+void copy(const std::string& fixture, const std::string& to) {
+  fs::create_directories(fs::path(to).parent_path());
+  fs::copy(fs::path(EBB_FIXTURES) / fixture, to, fs::copy_options::recursive);
+}
+
+// A sound torch.save file of a model and its optimizer.
+void save_torch(const std::string& to) { copy("torch/muon_adamw_state/data/ckpt.pt", to); }
+
+bool says(const std::string& text, const std::string& part) {
+  return text.find(part) != std::string::npos;
+}
+
+void expect_refused(const std::string& path, int exit, const std::string& part) {
+  const Outcome run = inspect({path});
+  EXPECT_EQ(run.exit, exit) << run.out << run.err;
+  EXPECT_TRUE(says(run.err, part)) << run.err;
+}
+
+// verl, and who else calls it so, writes Megatron's tracker beside folders of its own.
+TEST(InspectRecognition, ATrackerWithoutIterationsClaimsNothing) {
+  const ScratchDirectory scratch;
+  write(scratch / "latest_checkpointed_iteration.txt", "50");
+  save_torch(scratch / "global_step_50/actor/model_world_size_2_rank_0.pt");
+  save_torch(scratch / "global_step_50/actor/model_world_size_2_rank_1.pt");
+  expect_refused(scratch.path(), 2, "1 lies below it: global_step_50/actor\n");
+}
+
+TEST(InspectRecognition, FilesOfWhichEachRankWroteOneAreAFamilyAndNoChoice) {
+  struct Case {
+    std::vector<std::string> files;
+    std::string said;
+  };
+  const Case cases[] = {
+      {{"model_world_size_2_rank_0.pt", "model_world_size_2_rank_1.pt",
+        "optim_world_size_2_rank_0.pt", "optim_world_size_2_rank_1.pt",
+        "extra_state_world_size_2_rank_0.pt"},
+       "model_world_size_2_rank_*.pt, 2 files)"},
+      {{"model_world_size_8_rank_0.pt", "model_world_size_8_rank_1.pt"},
+       "model_world_size_8_rank_*.pt, 2 files of 8)"},
+      {{"pytorch_model_fsdp_0_rank0.bin", "pytorch_model_fsdp_0_rank1.bin", "optimizer_0_rank0.bin",
+        "optimizer_0_rank1.bin", "rng_state_0.pth", "rng_state_1.pth"},
+       "pytorch_model_fsdp_0_rank*.bin, 2 files)"},
+      {{"ep10-ba50-rank0.pt", "ep10-ba50-rank1.pt", "ep10-ba50-rank2.pt"},
+       "ep10-ba50-rank*.pt, 3 files)"},
+      {{"consolidated.00.pth", "consolidated.01.pth"}, "consolidated.*.pth, 2 files)"},
+  };
+  for (const Case& one : cases) {
+    const ScratchDirectory scratch;
+    for (const std::string& file : one.files) save_torch(scratch / file);
+    expect_refused(scratch.path(), 4, one.said);
+    const Outcome part = inspect({scratch / one.files.front()});
+    EXPECT_EQ(part.exit, 0) << part.err;
+    EXPECT_TRUE(says(part.out, "one part of a save")) << part.out;
+  }
+}
+
+// Composer's rank0 file of an unsharded job, a file that says it is the only one.
+TEST(InspectRecognition, AFileOfOneRankThatIsAloneIsAllOfIt) {
+  const ScratchDirectory scratch;
+  save_torch(scratch / "a/ep0-ba10-rank0.pt");
+  save_torch(scratch / "b/model_world_size_1_rank_0.pt");
+  save_torch(scratch / "b/optim_world_size_1_rank_0.pt");
+  for (const std::string& file : {scratch / "a/ep0-ba10-rank0.pt", scratch / "a",
+                                  scratch / "b/model_world_size_1_rank_0.pt", scratch / "b"}) {
+    const Outcome run = inspect({file});
+    EXPECT_EQ(run.exit, 0) << run.err;
+    EXPECT_FALSE(says(run.out, "one part of a save")) << run.out;
+  }
+  save_torch(scratch / "c/ep0-ba10-rank3.pt");
+  EXPECT_TRUE(says(inspect({scratch / "c/ep0-ba10-rank3.pt"}).out, "one part of a save"));
+}
+
+TEST(InspectRecognition, MegatronsFormatTorchIsNamed) {
+  for (const std::vector<std::string>& ranks : std::vector<std::vector<std::string>>{
+           {"mp_rank_00", "mp_rank_01"}, {"mp_rank_00_000", "mp_rank_00_001"}}) {
+    const ScratchDirectory scratch;
+    write(scratch / "latest_checkpointed_iteration.txt", "10");
+    for (const std::string& rank : ranks) {
+      save_torch(scratch / ("iter_0000010/" + rank + "/model_optim_rng.pt"));
+      write(scratch / ("iter_0000010/" + rank + "/distrib_optim.pt"));
+    }
+    expect_refused(scratch.path(), 4, "Megatron's --ckpt-format torch");
+    expect_refused(scratch / "iter_0000010", 4, "--ckpt-convert-format torch_dist");
+    fs::remove(scratch / "latest_checkpointed_iteration.txt");
+    expect_refused(scratch.path(), 4, "iter_0000010: saved with Megatron's --ckpt-format torch");
+    for (const std::string& named :
+         {"iter_0000010/" + ranks[0] + "/model_optim_rng.pt", "iter_0000010/" + ranks[0]}) {
+      const Outcome part = inspect({scratch / named});
+      EXPECT_EQ(part.exit, 0) << part.err;
+      EXPECT_TRUE(says(part.out, "one part of a save of 2, as " + ranks[1] + " lies beside it"))
+          << part.out;
+    }
+  }
+}
+
+TEST(InspectRecognition, CommonPtAloneIsAMegatronSaveThatDied) {
+  const ScratchDirectory scratch;
+  copy("megatron/muon_distopt_tp2_dp2/data/iter_0000003", scratch / "run/iter_0000003");
+  save_torch(scratch / "run/iter_0000010/common.pt");
+  expect_refused(scratch / "run/iter_0000010", 3, "the save did not finish");
+  expect_refused(scratch / "run", 3, "name one: " + scratch / "run/iter_0000003");
+  save_torch(scratch / "elsewhere/common.pt");
+  expect_refused(scratch / "elsewhere", 4, "no checkpoint of a known format");
+}
+
+TEST(InspectRecognition, TorchCheckpointingIsNamed) {
+  const ScratchDirectory scratch;
+  for (const char* file : {"model_0.pt", "model_1.pt", "step_0.pt", "step_1.pt", "rng_0.pt"})
+    save_torch(scratch / file);
+  write(scratch / "metadata.pkl", "\x80\x04}(nested_path_to_metadata");
+  expect_refused(scratch.path(), 4, "saved by torch_checkpointing");
+}
+
+TEST(InspectRecognition, DeepSpeedWithoutZeroSaysWhichFileToName) {
+  const ScratchDirectory scratch;
+  const std::string file = scratch / "global_step3/mp_rank_00_model_states.pt";
+  copy("deepspeed/z2_adam_fp32_w3/data/global_step3/mp_rank_00_model_states.pt", file);
+  write(scratch / "latest", "global_step3");
+  expect_refused(scratch.path(), 4, "name that file: " + file);
+  const Outcome run = inspect({file});
+  EXPECT_EQ(run.exit, 0) << run.err;
+  EXPECT_TRUE(says(run.out, ": torch, ")) << run.out;
+  // With ZeRO the same file is one of many.
+  const Outcome zero =
+      inspect({"deepspeed/z2_adam_fp32_w3/data/global_step3/mp_rank_00_model_states.pt"});
+  EXPECT_EQ(zero.exit, 2) << zero.out;
+  EXPECT_TRUE(says(zero.err, "one file of a deepspeed checkpoint")) << zero.err;
+}
+
+TEST(InspectRecognition, DeepSpeedsOtherParallelismsGetACommand) {
+  for (const char* more : {"mp_rank_01_model_states.pt", "layer_00-model_states.pt",
+                           "expp_rank_0_mp_rank_00_optim_states.pt"}) {
+    const ScratchDirectory scratch;
+    copy("deepspeed/z2_adam_fp32_w3/data/global_step3", scratch / "global_step3");
+    write(scratch / ("global_step3/" + std::string(more)));
+    expect_refused(scratch.path(), 4,
+                   "ds_to_universal.py --input_folder " + scratch / "global_step3");
+  }
+}
+
+// transformers' Trainer keeps `latest` and the tag in checkpoint-N.
+TEST(InspectRecognition, AParentOfDeepSpeedsCheckpointsNamesTheFolderThatTheJobWants) {
+  const ScratchDirectory scratch;
+  for (const char* folder : {"out/checkpoint-3", "out/checkpoint-6"}) {
+    copy("deepspeed/z2_adam_fp32_w3/data", scratch / folder);
+    expect_refused(scratch / "out", 2, "hint: ");
+    const Outcome run = inspect({scratch / "out"});
+    EXPECT_TRUE(says(run.err, scratch / folder)) << run.err;
+    EXPECT_FALSE(says(run.out + run.err, "no file latest")) << run.out << run.err;
+  }
+}
+
+TEST(InspectRecognition, AFolderOfFsdpThroughAccelerateNamesItsTwoHalves) {
+  const ScratchDirectory scratch;
+  copy("dcp/layout_titan_last/data", scratch / "model");  // looked at for its layout alone
+  for (const char* file : {"rng_state_0.pth", "rng_state_1.pth", "scheduler.pt"})
+    save_torch(scratch / ("checkpoint-2/" + std::string(file)));
+  fs::create_directories(scratch / "checkpoint-2/pytorch_model_fsdp_0");
+  write_safetensors(scratch / "checkpoint-2/pytorch_model_fsdp_0/m.safetensors", "F32", "[2]",
+                    bytes_of<float>({1, 2}), "a.weight");
+  copy("dcp/fsdp2_w1/data", scratch / "checkpoint-2/optimizer_0");
+  expect_refused(scratch / "checkpoint-2", 2, "optimizer_0");
+  expect_refused(scratch / "checkpoint-2", 2, "pytorch_model_fsdp_0");
+  const Outcome run = inspect({scratch / "checkpoint-2"});
+  EXPECT_FALSE(says(run.err, "rng_state")) << run.err;
+}
+
+TEST(InspectRecognition, AnOptimizerBesideAModelIsNoChoice) {
+  const ScratchDirectory scratch;
+  for (const char* file : {"pytorch_model_fsdp.bin", "optimizer.bin", "scheduler.pt",
+                           "rng_state_0.pth", "training_args.bin"})
+    save_torch(scratch / file);
+  const Outcome run = inspect({scratch.path()});
+  EXPECT_EQ(run.exit, 0) << run.err;
+  EXPECT_TRUE(says(run.out, "optimizer.bin: an optimizer's states")) << run.out;
+  fs::remove(scratch / "pytorch_model_fsdp.bin");
+  EXPECT_EQ(inspect({scratch.path()}).exit, 0) << "the only one there is";
+}
+
+TEST(InspectRecognition, AMixedFolderIsListedByFormatAndNoneIsPicked) {
+  const ScratchDirectory scratch;
+  copy("dcp/fsdp2_w1/data", scratch / "b/dcp-1");
+  copy("dcp/fsdp2_w1/data", scratch / "b/dcp-2");
+  copy("deepspeed/z2_adam_fp32_w3/data", scratch / "a/ds");
+  const Outcome run = inspect({scratch.path()});
+  EXPECT_EQ(run.exit, 2);
+  EXPECT_EQ(run.err, "ckpt-inspect: error: " + scratch.path() +
+                         ": no checkpoint itself; 3 lie below it: 2 dcp (b/dcp-1, b/dcp-2); "
+                         "1 deepspeed (a/ds)\nhint: name one of them\n");
+}
+
+TEST(InspectRecognition, CheckpointsSomeLevelsBelowAreFound) {
+  const ScratchDirectory scratch;
+  copy("dcp/fsdp2_w1/data", scratch / "run/step100/model_and_optim");
+  write(scratch / "run/step100/train/rank0.pt");
+  for (const char* folder : {"run", "run/step100", "."})
+    expect_refused(scratch / folder, 2, scratch / "run/step100/model_and_optim");
+}
+
+// The last save of a torchtitan run is the model alone.
+TEST(InspectRecognition, TheHintIsTheNewestThatHasAnOptimizer) {
+  const ScratchDirectory scratch;
+  copy("dcp/layout_titan/data", scratch / "step-2");
+  copy("dcp/layout_titan_last/data", scratch / "step-3");
+  const Outcome run = inspect({scratch.path()});
+  EXPECT_TRUE(says(run.err, "optimizer's states: " + scratch / "step-2")) << run.err;
+  EXPECT_TRUE(says(run.err, scratch / "step-3 is newer, but holds weights alone")) << run.err;
+}
+
+TEST(InspectRecognition, AnotherModelBesideADamagedCheckpointIsNoAdvice) {
+  const ScratchDirectory scratch;
+  copy("deepspeed/z3_muon_bf16_w4/data", scratch / "runA");
+  copy("deepspeed/z3_adamw_bf16_w4/data", scratch / "runB");
+  copy("deepspeed/z3_muon_experts_w2/data", scratch / "runC");
+  fs::remove(scratch / "runA/global_step3/zero_pp_rank_1_mp_rank_00_model_states.pt");
+  const Outcome run = inspect({scratch / "runA"});
+  EXPECT_EQ(run.exit, 3);
+  EXPECT_FALSE(says(run.err, "runC")) << run.err;
+  copy("deepspeed/z3_muon_bf16_w4/data", scratch / "again");
+  EXPECT_TRUE(says(inspect({scratch / "runA"}).err, "beside it: " + scratch / "again")) << run.err;
+}
+
+TEST(InspectRecognition, OfTwoNodesTheOneWithoutRank0IsNoSaveThatDied) {
+  const ScratchDirectory scratch;
+  write(scratch / "__1_0.distcp");
+  expect_refused(scratch.path(), 3, "rank 0's files lie on another node");
+  write(scratch / "__0_0.distcp");
+  EXPECT_FALSE(says(inspect({scratch.path()}).err, "another node"));
+}
+
+}  // namespace
+}  // namespace ebb
