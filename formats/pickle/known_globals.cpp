@@ -146,6 +146,8 @@ constexpr Name kOpaque[] = {
     "lightning.pytorch.utilities.parsing.AttributeDict",
     "lightning_fabric.utilities.data.AttributeDict",
     "pytorch_lightning.utilities.parsing.AttributeDict",
+    "torch._dynamo.decorators._DimRange",
+    "torch.nested._internal.nested_tensor._rebuild_njt",
     "omegaconf.base.ContainerMetadata",
     "omegaconf.base.Metadata",
     "omegaconf.dictconfig.DictConfig",
@@ -245,6 +247,7 @@ constexpr Name kTensorPackages[] = {
     "torch.distributed.tensor.",
     "torchao.",
     "transformer_engine.",
+    "transformer_engine_torch.",
 };
 
 template <typename Names>
@@ -270,16 +273,6 @@ bool is_torch_atom(Name name) {
       });
 }
 
-// A class by its spelling, in one of those packages.
-bool is_tensor_class(Name name) {
-  const bool package =
-      std::ranges::any_of(kTensorPackages, [&](Name prefix) { return name.starts_with(prefix); });
-  const Name word = name.substr(name.rfind('.') + 1);
-  const std::size_t first = word.find_first_not_of('_');
-  return package && first != Name::npos &&
-         ((word[first] >= 'A' && word[first] <= 'Z') || word == "_remote_device");
-}
-
 Name builtin_in(Name name) {
   const Name word = under(name, "builtins.");
   return word.empty() ? under(name, "__builtin__.") : word;
@@ -299,6 +292,16 @@ bool is_data_class(std::string_view name) {
 
 bool is_enumeration(std::string_view name) {
   return contains(kEnumerations, name) || contains(kDataEnumerations, name);
+}
+
+// By its spelling, in one of those packages.
+bool is_tensor_class(std::string_view name) {
+  const bool package =
+      std::ranges::any_of(kTensorPackages, [&](Name prefix) { return name.starts_with(prefix); });
+  const Name word = name.substr(name.rfind('.') + 1);
+  const std::size_t first = word.find_first_not_of('_');
+  return package && first != Name::npos &&
+         ((word[first] >= 'A' && word[first] <= 'Z') || word == "_remote_device");
 }
 
 bool is_opaque_class(std::string_view name) {

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <map>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -19,6 +20,16 @@ constexpr std::string_view kCallOfAResult = "a call of what another call returne
 
 // True for enumerations: getattr(class, "MEMBER") is how some Python releases spell a member.
 bool is_enumeration(std::string_view name);
+
+// True for a class of a package whose classes are tensors, and what those keep beside elements.
+bool is_tensor_class(std::string_view name);
+
+// getattr(class, "member") of such a class: a class inside it, or the function that makes a tensor.
+struct TensorClassMember {
+  std::string_view type;
+  std::string_view member;
+};
+std::optional<TensorClassMember> member_of_tensor_class(const PickleGraph& graph, PickleId id);
 
 // True for known classes that readers never look into; what Python appends to an object of one
 // stays in it.

@@ -28,12 +28,16 @@ void add_names(const Value& value, std::vector<std::string_view>& names) {
   }
 }
 
-// getattr of anything but an enumeration, and calls of what calls returned.
+bool is_getattr(Name callee) {
+  return callee == "builtins.getattr" || callee == "__builtin__.getattr";
+}
+
+// getattr of anything but an enumeration or a tensor class, and calls of what other calls returned.
 bool is_misuse(const PickleGraph& graph, PickleId id) {
   if (!graph.is(id, PickleKind::object)) return false;
   const Name callee = graph.class_name(id);
-  if (callee.empty()) return true;
-  if (callee != "builtins.getattr" && callee != "__builtin__.getattr") return false;
+  if (callee.empty()) return !member_of_tensor_class(graph, graph.callee(id));
+  if (!is_getattr(callee) || member_of_tensor_class(graph, id)) return false;
   const std::span<const PickleId> args = graph.items(graph.args(id));
   return args.size() != 2 || !graph.is(args[0], PickleKind::global) ||
          !is_enumeration(graph.text(args[0]));
@@ -128,6 +132,16 @@ std::string_view unsafe_name_below(const PickleGraph& graph, PickleId id) {
     }
   }
   return {};
+}
+
+std::optional<TensorClassMember> member_of_tensor_class(const PickleGraph& graph, PickleId id) {
+  if (!graph.is(id, PickleKind::object) || !is_getattr(graph.class_name(id))) return std::nullopt;
+  const std::span<const PickleId> args = graph.items(graph.args(id));
+  const bool named = args.size() == 2 && graph.is(args[0], PickleKind::global) &&
+                     graph.is(args[1], PickleKind::string);
+  if (!named || !is_tensor_class(graph.text(args[0])) || graph.text(args[1]).starts_with("__"))
+    return std::nullopt;
+  return TensorClassMember{graph.text(args[0]), graph.text(args[1])};
 }
 
 std::string_view unsafe_part(const Value& value) {

@@ -4,6 +4,7 @@
 
 #include "ebb/formats/core/json_text.h"
 #include "ebb/formats/core/units.h"
+#include "ebb/formats/pickle/known_globals.h"
 #include "ebb/formats/torch/unread.h"
 
 namespace ebb::formats {
@@ -11,6 +12,7 @@ namespace {
 
 constexpr std::size_t kMaxDims = 64;
 constexpr int kMaxWrappers = 8;
+constexpr std::string_view kTensorMaker = "_make_in_reduce_ex";  // Transformer Engine's
 
 struct Names {
   DType dtype;
@@ -235,6 +237,10 @@ std::optional<Shape> torch_shape(const PickleGraph& graph, PickleId id) {
 bool is_torch_tensor(const PickleGraph& graph, PickleId id) {
   if (!graph.is(id, PickleKind::object)) return false;
   const std::string_view name = graph.class_name(id);
+  if (name.empty()) {
+    const auto member = member_of_tensor_class(graph, graph.callee(id));
+    return member && member->member == kTensorMaker;
+  }
   return name.starts_with("torch._utils._rebuild_") ||
          name == "torch._tensor._rebuild_from_type_v2" || name == "torch.nn.parameter.Parameter";
 }

@@ -4,6 +4,7 @@
 #include <iterator>
 
 #include "ebb/formats/core/json_text.h"
+#include "ebb/formats/pickle/known_globals.h"
 #include "ebb/formats/torch/tensor.h"
 
 namespace ebb::formats {
@@ -115,6 +116,8 @@ bool wraps_another(std::string_view function) {
 
 std::optional<UnreadForm> unread_form(const PickleGraph& graph, PickleId id) {
   for (int depth = 0; depth < kMaxWrappers && is_torch_tensor(graph, id); ++depth) {
+    if (const auto maker = member_of_tensor_class(graph, graph.callee(id)))
+      return form_of_class(maker->type);
     std::string_view function = graph.class_name(id);
     std::span<const PickleId> args = graph.items(graph.args(id));
     if (function == "torch._tensor._rebuild_from_type_v2") {  // (function, class, arguments, state)

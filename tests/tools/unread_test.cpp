@@ -54,7 +54,9 @@ class Unread : public testing::Test {
         });
       });
     });
-    const ByteVector bytes = test_support::archive_around(pickle.finish());
+    write(test_support::archive_around(pickle.finish()));
+  }
+  void write(const ByteVector& bytes) {
     std::ofstream(path(), std::ios::binary)
         .write(reinterpret_cast<const char*>(bytes.data()),
                static_cast<std::streamsize>(bytes.size()));
@@ -93,6 +95,31 @@ TEST_F(Unread, StatesAreOnEveryScreenAndTheRestIsSound) {
   EXPECT_TRUE(says(verified.out, "sound, 2 tensors")) << verified.out;
   EXPECT_TRUE(says(verified.out, "2 tensors not read: torchao's 8-bit state")) << verified.out;
   EXPECT_EQ(inspect({"--verify", "--state", "param"}).exit, 0);
+}
+
+// Transformer Engine's modules keep one beside their weights.
+TEST_F(Unread, AnExtraStateIsNoParameter) {
+  PickleWriter pickle;
+  pickle.dict([&] {
+    pickle.dict("model", [&] {
+      for (const char* name : {"block.weight", "block._extra_state"}) {
+        pickle.string(name);
+        plain(pickle);
+      }
+    });
+  });
+  write(test_support::archive_around(pickle.finish()));
+  const Outcome screen = inspect();
+  EXPECT_TRUE(says(screen.out, "holds     1 parameter, 2 tensors")) << screen.out;
+}
+
+TEST_F(Unread, StatesAreNotCalledTheSame) {
+  save(plain, k8Bit);
+  const Outcome same = inspect({"--diff", path()});
+  EXPECT_EQ(same.exit, 4) << same.out;
+  EXPECT_TRUE(says(same.out, "same: 2 tensors")) << same.out;
+  EXPECT_TRUE(says(same.out, "not compared, on the left: 2 tensors not read: torchao's 8-bit"))
+      << same.out;
 }
 
 TEST_F(Unread, StatesLeaveTheWeightsAndEveryOtherConversionSaysWhatToDo) {

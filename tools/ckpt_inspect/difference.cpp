@@ -85,11 +85,22 @@ std::string difference_json(const View& view, const View& other, const Compariso
   json.close_list().put("values", comparison.values);
   json.put("values_in_both", comparison.values_in_both);
   json.put("values_only_left", comparison.values_only_left);
-  json.put("values_only_right", comparison.values_only_right).close_object();
+  json.put("values_only_right", comparison.values_only_right);
+  json.put("unread_left", unread_of(view).size()).put("unread_right", unread_of(other).size());
+  json.close_object();
   return json.take();
 }
 
-std::string difference_text(const Console& console, const View& view,
+// What nobody compared, on either side.
+std::string unread_sides(const View& left, const View& right) {
+  std::string out;
+  for (const auto& [view, side] : {std::pair(&left, "left"), std::pair(&right, "right")})
+    if (const std::string line = unread_line(*view); !line.empty())
+      out += compose("  not compared, on the {}: {}\n", side, line);
+  return out;
+}
+
+std::string difference_text(const Console& console, const View& view, const View& other,
                             const Comparison& comparison) {
   const std::size_t total = comparison.tensors.size() + comparison.values.size();
   const std::size_t shown = shown_of(view, total, 20);
@@ -109,7 +120,7 @@ std::string difference_text(const Console& console, const View& view,
     out +=
         compose("  not compared: {} values only on the left, {} only on the right\n",
                 count_text(comparison.values_only_left), count_text(comparison.values_only_right));
-  return out;
+  return out + unread_sides(view, other);
 }
 
 struct Shown {
@@ -137,8 +148,10 @@ Result<Exit> show_sides(Console& console, const Shown& shown, const Side& left, 
     comparison.values.push_back(plural(unmatched, "value") + " only on one side");
   console.print(shown.left.output == Output::json
                     ? difference_json(shown.left, shown.right, comparison)
-                    : difference_text(console, shown.left, comparison));
-  return comparison.same() ? Exit::success : Exit::different;
+                    : difference_text(console, shown.left, shown.right, comparison));
+  if (!comparison.same()) return Exit::different;
+  const bool all_read = unread_of(shown.left).empty() && unread_of(shown.right).empty();
+  return all_read ? Exit::success : Exit::unsupported;
 }
 
 }  // namespace

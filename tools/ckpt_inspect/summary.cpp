@@ -32,6 +32,11 @@ struct Totals {
   std::uint64_t file_bytes = 0;
 };
 
+// What a module keeps of its own in its state dict, as Transformer Engine's do: no parameter.
+bool is_extra_state(std::string_view name) {
+  return name.substr(name.rfind('.') + 1) == "_extra_state";
+}
+
 // Names that a format's own conventions give may be places; then parameters are counted by the
 // names that mean the same everywhere.
 std::uint64_t parameters_of(const View& view) {
@@ -41,7 +46,8 @@ std::uint64_t parameters_of(const View& view) {
     std::uint64_t count = 0;
     std::string_view last;  // tensors of one name stand together
     for (const TensorEntry* tensor : view.tensors) {
-      if (tensor->state == "tensor" || (count != 0 && last == tensor->name)) continue;
+      const bool none = tensor->state == "tensor" || is_extra_state(tensor->name);
+      if (none || (count != 0 && last == tensor->name)) continue;
       ++count;
       last = tensor->name;
     }
@@ -51,7 +57,7 @@ std::uint64_t parameters_of(const View& view) {
   for (const TensorEntry* tensor : view.tensors) {
     const auto& [name, state] =
         names->tensors[static_cast<std::size_t>(tensor - catalog.tensors.data())];
-    if (state != "tensor") distinct.insert(name);
+    if (state != "tensor" && !is_extra_state(name)) distinct.insert(name);
   }
   return distinct.size();
 }

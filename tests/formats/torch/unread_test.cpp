@@ -202,6 +202,65 @@ TEST(TorchUnreadNames, AreUnsafeWhereTheyAreMoreThanTheClassOfATensor) {
             Names{"posix.system"});
 }
 
+// {"w": ...} of opcodes.
+Result<std::unique_ptr<Checkpoint>> described(test_support::PickleText& w) {
+  const std::string text = w.raw("s").done();
+  return described(test_support::archive_around(formats::view_of(text)));
+}
+test_support::PickleText begun() {
+  test_support::PickleText pickle;
+  pickle.raw("}").text("w");
+  return pickle;
+}
+constexpr std::pair kSharded = {"torch.distributed._shard.sharded_tensor.api", "ShardedTensor"};
+constexpr std::pair kScaled = {"transformer_engine.pytorch.tensor.float8_tensor", "Float8Tensor"};
+
+void member_of(test_support::PickleText& pickle, std::pair<const char*, const char*> type,
+               const char* member) {
+  pickle.global("__builtin__", "getattr").global(type.first, type.second).text(member);
+  pickle.raw("\x86R");
+}
+
+// As Transformer Engine's classes are: a class method is asked for by name.
+TEST(TorchUnreadNames, AMethodOfATensorClassMakesATensor) {
+  auto pickle = begun();
+  member_of(pickle, kScaled, "_make_in_reduce_ex");
+  pickle.raw("(").number(1).raw("tR");
+  const auto checkpoint = described(pickle);
+  ASSERT_TRUE(checkpoint.has_value()) << checkpoint.error().message;
+  ASSERT_EQ((*checkpoint)->catalog().unread.size(), 1u);
+  EXPECT_EQ((*checkpoint)->catalog().unread[0].what,
+            "a tensor of class Float8Tensor (transformer_engine)");
+  EXPECT_TRUE(formats::unsafe_values((*checkpoint)->catalog()).empty());
+}
+
+// A ShardedTensor keeps an object of a class that lies inside its own.
+TEST(TorchUnreadNames, AClassInsideATensorClassIsNoUnsafeName) {
+  auto pickle = begun();
+  pickle.global("torch._tensor", "_rebuild_from_type_v2").raw("(");
+  pickle.global("torch._utils", "_rebuild_wrapper_subclass")
+      .global(kSharded.first, kSharded.second);
+  pickle.raw("(").global(kSharded.first, kSharded.second).global("torch", "float32").raw("t(");
+  member_of(pickle, kSharded, "ProcessGroupState");
+  pickle.raw(")\x81ttR");
+  const auto checkpoint = described(pickle);
+  ASSERT_TRUE(checkpoint.has_value()) << checkpoint.error().message;
+  EXPECT_EQ((*checkpoint)->catalog().unread.size(), 1u);
+  EXPECT_TRUE(formats::unsafe_values((*checkpoint)->catalog()).empty());
+}
+
+TEST(TorchUnreadNames, OtherMembersAreUnsafe) {
+  for (const auto& [type, member] : {std::pair{kSharded, "__subclasses__"},
+                                     std::pair{std::pair{"acme.tensors", "Folded"}, "make"}}) {
+    auto pickle = begun();
+    member_of(pickle, type, member);
+    pickle.raw(")R");
+    const auto checkpoint = described(pickle);
+    ASSERT_TRUE(checkpoint.has_value()) << checkpoint.error().message;
+    EXPECT_FALSE(formats::unsafe_values((*checkpoint)->catalog()).empty()) << member;
+  }
+}
+
 // What torch's own classes add to elements is nothing.
 TEST(TorchUnreadNames, ATensorOfTorchsOwnWithAttributesIsRead) {
   for (const auto& [module, name] :
