@@ -1,6 +1,7 @@
 #include "ebb/formats/beside.h"
 
 #include <algorithm>
+#include <iterator>
 #include <map>
 #include <set>
 #include <string>
@@ -55,6 +56,11 @@ std::string_view kind_of_file(std::string_view name) {
   return {};
 }
 
+bool is_a_programs_own(std::string_view folder) {
+  constexpr std::string_view kFolders[] = {".cache/", ".git/", "__pycache__/", "wandb/"};
+  return std::ranges::find(kFolders, folder) != std::end(kFolders);
+}
+
 class Beside {
  public:
   Beside(const std::shared_ptr<const SourceTree>& tree, const Catalog& read)
@@ -95,7 +101,9 @@ class Beside {
     last_ = name;
     const auto [known, fresh] = alike_.emplace(without_numbers(name), entries_.size());
     if (!fresh) {
-      ++entries_[known->second].count;
+      BesideEntry& entry = entries_[known->second];
+      ++entry.count;
+      if (there.size > 0) empty_.erase(entry.path);
     } else if (entries_.size() < kMostNamed) {
       entries_.emplace_back().path = name;
       if (there.size == 0) empty_.insert(entries_.back().path);
@@ -127,6 +135,11 @@ class Beside {
   }
 
   void look_at_folder(BesideEntry& entry) {
+    if (is_a_programs_own(entry.path)) {
+      entry.role = Role::harmless;
+      entry.what = "a program's own";
+      return;
+    }
     if (folders_looked_at_++ >= kMostFolders) return;
     const auto folder = folder_of(tree_, entry.path.substr(0, entry.path.size() - 1));
     const auto& inside = folder->entries();

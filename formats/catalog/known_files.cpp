@@ -41,7 +41,11 @@ constexpr Known kKnown[] = {
     {{"dl_state_dict", ""}, kLoader},
     {{"dataloader", ".pt"}, kLoader},
     {{"train_dataloader", ".pt"}, kLoader},
+    {{"dataloader", ".pkl"}, kLoader},
     {{"sampler", ".bin"}, kLoader},
+    {{"sampler", ".pt"}, kLoader},
+    {{"train_state.pt", ""}, {Role::job, "how far Megatron Bridge was"}},
+    {{"latest_train_state.pt", ""}, {Role::job, "how far Megatron Bridge was"}},
     {{"custom_checkpoint_", ".pkl"}, {Role::job, "an object that the job registered"}},
     {{"meta.pt", ""}, {Role::job, "Lightning's step, epoch, schedulers and hyper-parameters"}},
     {{"common.pt", ""}, {Role::job, "Megatron's arguments and step"}},
@@ -69,22 +73,44 @@ constexpr Known kKnown[] = {
     {{"", ".csv"}, kText},
     {{"", ".jinja"}, kText},
     {{"", ".html"}, kText},
+    {{"", ".xml"}, kText},
+    {{"", ".ini"}, kText},
+    {{"", ".cfg"}, kText},
+    {{"", ".tsv"}, kText},
+    {{"", ".ipynb"}, kText},
+    {{"", ".lock"}, {Role::harmless, "a lock"}},
     {{"", ".log"}, {Role::harmless, "a log"}},
     {{"", ".out"}, {Role::harmless, "a log"}},
     {{"", ".err"}, {Role::harmless, "a log"}},
     {{"", ".png"}, {Role::harmless, "a picture"}},
+    {{"", ".jpg"}, {Role::harmless, "a picture"}},
     {{"", ".svg"}, {Role::harmless, "a picture"}},
     {{"model_optim_rng.pt", ""}, {Role::weights, "a rank of Megatron's --ckpt-format torch"}},
     {{"pytorch_model", ".bin"}, kWeights},
     {{"adapter_model", ""}, {Role::weights, "an adapter's weights"}},
     {{"model", ".safetensors"}, kWeights},
+    {{"tf_model", ".h5"}, {Role::weights, "a model's weights for TensorFlow"}},
+    {{"flax_model", ".msgpack"}, {Role::weights, "a model's weights for Flax"}},
+    {{"", ".onnx"}, {Role::weights, "a model as ONNX has it"}},
     {{"", ".gguf"}, {Role::weights, "a model as llama.cpp has it"}},
 };
+
+// "optim" as a word or the beginning of "optimizer", and not of "optimized" or "optimum".
+bool names_an_optimizer(std::string_view file) {
+  constexpr std::string_view kWord = "optim";
+  for (std::size_t at = file.find(kWord); at != std::string_view::npos;
+       at = file.find(kWord, at + 1)) {
+    const std::string_view rest = file.substr(at + kWord.size());
+    const bool word = rest.empty() || rest.front() < 'a' || rest.front() > 'z';
+    if (word || rest.starts_with("izer")) return true;
+  }
+  return false;
+}
 
 // A file whose name speaks of an optimizer and ends as tensors do is taken at its word.
 bool speaks_of_states(std::string_view file) {
   constexpr std::string_view kEndings[] = {".pt", ".pth", ".bin", ".ckpt", ".pkl", ".safetensors"};
-  return file.find("optim") != std::string_view::npos &&
+  return names_an_optimizer(file) &&
          std::ranges::any_of(kEndings, [&](auto ending) { return file.ends_with(ending); });
 }
 

@@ -63,7 +63,8 @@ std::vector<std::string> candidates(const SourceTree& tree) {
   const auto& entries = tree.entries();
   if (entries.size() == 1) {
     const std::string& name = entries.front().name;
-    const bool meant = is_named_itself(tree) || !is_a_jobs_own(tree, name);
+    const bool on_top = name.find('/') == std::string::npos;
+    const bool meant = is_named_itself(tree) || (on_top && !is_a_jobs_own(tree, name));
     if (meant && (has_suffix(name) || begins_like_torch(tree, entries.front()))) return {name};
     return {};
   }

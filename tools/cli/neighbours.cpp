@@ -75,6 +75,7 @@ std::optional<Whole> described(const Tree& tree, std::string path) {
   const Catalog& catalog = (*checkpoint)->catalog();
   if (!prove_coverage(catalog) || !formats::unsafe_values(catalog).empty()) return std::nullopt;
   Whole whole{std::move(path), catalog.step};
+  whole.has_states = std::ranges::any_of(catalog.beside, &formats::BesideEntry::holds_states);
   for (const TensorEntry& tensor : catalog.tensors) {
     const bool weight = tensor.state == "param" || tensor.state == "master";
     const bool other = tensor.state == "buffer" || tensor.state == "tensor";
@@ -199,11 +200,12 @@ std::optional<Error> checkpoints_below(const std::string& path, const Tree& tree
     if (auto whole = described(one.tree, (trimmed(path) / one.name).string()))
       wholes.push_back(std::move(*whole));
   }
+  const std::string only = printable((trimmed(path) / found[0].name).string(), 1000);
   return Error{
       Code::usage,
       compose("{}: no checkpoint itself; {} below it: {}", path,
               (found.size() == 1 ? "1 lies" : count_text(found.size()) + " lie"), listed(found)),
-      advice(wholes)};
+      wholes.empty() && found.size() == 1 ? "name it: " + only : advice(wholes)};
 }
 
 std::optional<std::string> whole_neighbour(const std::string& path) {

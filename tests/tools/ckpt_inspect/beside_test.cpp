@@ -203,6 +203,18 @@ TEST(InspectBeside, OfAWholeCheckpointNothingIsBeside) {
   }
 }
 
+// As downloads and exporters leave them: no states, whatever a name sounds like.
+TEST(InspectBeside, WhatOnlySoundsLikeAnOptimizersIsNone) {
+  const ScratchDirectory scratch;
+  lay_out(scratch / "c", {"optimum.pt", "encoder_optimized.bin", "model_optimized.onnx",
+                          "optimizer_config.json", ".cache/huggingface/a.metadata"});
+  const Outcome run = inspect({scratch / "c"});
+  EXPECT_TRUE(says(run.out, "optimum.pt: a torch.save file\n")) << run.out;
+  EXPECT_TRUE(says(run.out, "model_optimized.onnx: a model as ONNX has it\n")) << run.out;
+  EXPECT_TRUE(says(run.out, ".cache/, optimizer_config.json: nothing trained\n")) << run.out;
+  EXPECT_EQ(run_program("ckpt-convert", {scratch / "c", scratch / "d", "--to", "dcp"}).exit, 0);
+}
+
 TEST(InspectBeside, ManyFilesAreOneLineAndTakeNoTime) {
   const ScratchDirectory scratch;
   lay_out(scratch / "c", {});

@@ -46,7 +46,7 @@ TEST(InspectRecognition, ATrackerWithoutIterationsClaimsNothing) {
   write(scratch / "latest_checkpointed_iteration.txt", "50");
   save_torch(scratch / "global_step_50/actor/model_world_size_2_rank_0.pt");
   save_torch(scratch / "global_step_50/actor/model_world_size_2_rank_1.pt");
-  expect_refused(scratch.path(), 2, "1 lies below it: global_step_50/actor\n");
+  expect_refused(scratch.path(), 2, "1 lies below it: global_step_50/actor\nhint: name it: ");
 }
 
 TEST(InspectRecognition, FilesOfWhichEachRankWroteOneAreAFamilyAndNoChoice) {
@@ -221,6 +221,19 @@ TEST(InspectRecognition, CheckpointsSomeLevelsBelowAreFound) {
     expect_refused(scratch / folder, 2, scratch / "run/step100/model_and_optim");
 }
 
+// Of transformers' Trainer, whose states are a file beside the weights.
+TEST(InspectRecognition, StatesBesideTheWeightsCountForTheHint) {
+  const ScratchDirectory scratch;
+  for (const char* name : {"checkpoint-9", "checkpoint-10", "final"}) {
+    fs::create_directories(scratch / name);
+    write_safetensors(scratch / (std::string(name) + "/model.safetensors"), "F32", "[2]",
+                      bytes_of<float>({1, 2}), "a.weight");
+  }
+  for (const char* name : {"checkpoint-9", "checkpoint-10"})
+    write(scratch / (std::string(name) + "/optimizer.pt"));
+  expect_refused(scratch.path(), 2, "optimizer's states: " + scratch / "checkpoint-10");
+}
+
 // The last save of a torchtitan run is the model alone.
 TEST(InspectRecognition, TheHintIsTheNewestThatHasAnOptimizer) {
   const ScratchDirectory scratch;
@@ -250,6 +263,9 @@ TEST(InspectRecognition, OfTwoNodesTheOneWithoutRank0IsNoSaveThatDied) {
   expect_refused(scratch.path(), 3, "rank 0's files lie on another node");
   write(scratch / "__0_0.distcp");
   EXPECT_FALSE(says(inspect({scratch.path()}).err, "another node"));
+  // A single file far below is no torch.save file of the folder above.
+  save_torch(scratch / "node/deep/other/a.pt");
+  expect_refused(scratch / "node", 2, "1 lies below it: deep/other\n");
 }
 
 }  // namespace
