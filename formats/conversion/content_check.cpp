@@ -113,11 +113,28 @@ class ContentCheck {
 
   static bool has_no_names(const GroupEntry& group) { return group.params.empty(); }
 
+  // What an optimizer only numbers is named by the states and the model beside it: where a part of
+  // those is left, the number stays, "optimizer.3".
+  static bool is_number(std::string_view name) {
+    const std::string_view last = name.substr(name.rfind('.') + 1);
+    return !last.empty() && last.find_first_not_of("0123456789") == std::string_view::npos;
+  }
+  bool is_there_as_number(const GroupEntry& found, const GroupEntry& wanted, std::size_t i) const {
+    return !written_.parts.optimizers.empty() && found.params.size() == wanted.params.size() &&
+           is_number(found.params[i]);
+  }
+
   // One that shares a parameter; without names in the content, the one of that number; one without
   // parameters beside others, the one that comes at its place among such.
   const GroupEntry* written_group(std::size_t number) const {
     const GroupEntry& wanted = content_.groups[number];
-    if (!has_no_names(wanted)) return group_sharing(written_.groups, wanted, number);
+    if (!has_no_names(wanted)) {
+      if (const auto* found = group_sharing(written_.groups, wanted, number)) return found;
+      const bool all_numbers = number < written_.groups.size() &&
+                               written_.groups[number].params.size() == wanted.params.size() &&
+                               std::ranges::all_of(written_.groups[number].params, is_number);
+      return all_numbers ? &written_.groups[number] : nullptr;
+    }
     if (std::ranges::all_of(content_.groups, has_no_names))
       return number < written_.groups.size() ? &written_.groups[number] : nullptr;
     auto before =
@@ -147,9 +164,12 @@ class ContentCheck {
       differs(what + ": optimizer", wanted.optimizer, found->optimizer);
     for (const auto& [name, value] : wanted.settings) check_setting(what, name, value, *found);
     const std::set<std::string_view> params(found->params.begin(), found->params.end());
-    for (const std::string& name : wanted.params)
-      if (stored_names_.contains(name) && !params.contains(name) && !is_dropped(name))
+    for (std::size_t i = 0; i < wanted.params.size(); ++i) {
+      const std::string& name = wanted.params[i];
+      if (stored_names_.contains(name) && !params.contains(name) && !is_dropped(name) &&
+          !is_there_as_number(*found, wanted, i))
         missing(compose("{}: parameter '{}'", what, printable(name)));
+    }
   }
 
   // Most frameworks load groups by their position.

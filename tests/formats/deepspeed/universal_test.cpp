@@ -37,7 +37,8 @@ TEST_P(UniversalFixture, HoldsWhatTheEngineHeld) {
 }
 
 INSTANTIATE_TEST_SUITE_P(FromItsOwnConverter, UniversalFixture,
-                         testing::Values("universal_z1_adamw", "universal_z3_adamw"));
+                         testing::Values("universal_pipeline", "universal_z1_adamw",
+                                         "universal_z3_adamw"));
 
 std::shared_ptr<MemoryTree> written(const Checkpoint& content, std::uint32_t world) {
   const Layout layout = test_support::layout_for(content.catalog(), Policy::replicated, world);
