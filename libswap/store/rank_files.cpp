@@ -15,6 +15,10 @@ using formats::native::Superblock;
 constexpr OpenOptions kNew{.access = Access::read_write, .creation = Creation::create_new};
 constexpr OpenOptions kExisting{.access = Access::read_write};
 
+// What is left to whoever has the state in memory, or reads it through an open file.
+constexpr std::string_view kSaveElsewhere =
+    "save_to() another directory still keeps the state as it is; ";
+
 constexpr std::uint64_t kZeros = 4u << 20;
 constexpr std::uint32_t kInFlight = 8;
 
@@ -40,6 +44,7 @@ Result<> zero_fill(IoQueue& io, FileId file, std::uint64_t begin, std::uint64_t 
 RankFiles::RankFiles(IoQueue& io, const fs::path& store, Rank rank, std::uint32_t world)
     : io_(io),
       folder_(store / formats::native::rank_directory(rank, world)),
+      place_(fs::absolute(folder_)),
       meta_of_rank_zero_(store / formats::native::rank_directory(Rank{0}, world) /
                          formats::native::kMetaFile) {}
 
@@ -205,28 +210,54 @@ Result<> RankFiles::void_manifest(std::uint32_t region,
 }
 
 Result<> RankFiles::sync(FileId file) {
-  if (!trusted_)
-    return Error{Code::state, folder_.string() + ": the disk failed to make data durable before"};
+  EBB_TRY(trusted());
   Result<> synced = io_.sync_data(file);
-  if (!synced) trusted_ = false;
+  if (!synced)
+    distrust({Code::state,
+              compose("{}: the disk failed to make data durable: {}", io_.backend().path_of(file),
+                      synced.error().message),
+              std::string(kSaveElsewhere) + "a new start recovers the last committed generation"});
   return synced;
+}
+
+Result<> RankFiles::trusted() const {
+  const MutexLock lock(mutex_);
+  return distrusted_ ? *distrusted_ : Result<>();
+}
+
+// The first is the news.
+void RankFiles::distrust(const Error& why) {
+  const MutexLock lock(mutex_);
+  if (!distrusted_) distrusted_ = why;
 }
 
 Result<> RankFiles::check_file(FileId file, std::uint64_t bytes) const {
   EBB_TRY_ASSIGN(const FileInfo info, io_.backend().info(file));
   const std::string path = io_.backend().path_of(file);
-  if (!info.named) return Error{Code::state, path + " was removed while the store was in use"};
+  const std::string no_start = std::string(kSaveElsewhere) + "no new start will find it here";
+  if (!info.named)
+    return Error{Code::state, path + " was removed while the store was in use", no_start};
   if (info.size < bytes)
     return Error{Code::state,
                  compose("{}:{}: the file was cut here while the store was in use; it had {} bytes",
-                         path, info.size, bytes)};
+                         path, info.size, bytes),
+                 no_start};
   return {};
+}
+
+// By the data file, whose name is this store's alone. Not to know is no reason.
+Result<> RankFiles::check_place() const {
+  const auto there = io_.backend().exists(place_ / data_name_);
+  if (!there || *there) return {};
+  return Error{Code::state, compose("{} was moved away while the store was in use", data_name()),
+               "move it back and start again: it is whole where it is now"};
 }
 
 Result<> RankFiles::check_files() {
   Result<> whole = check_file(data_, formats::native::data_file_bytes(superblock()));
   if (whole) whole = check_file(meta_, formats::native::meta_file_bytes(superblock()));
-  if (!whole) trusted_ = false;
+  if (whole) whole = check_place();
+  if (!whole) distrust(whole.error());
   return whole;
 }
 

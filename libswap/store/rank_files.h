@@ -3,12 +3,13 @@
 // Threading: every call from any thread but the queue's; calls block.
 #pragma once
 
-#include <atomic>
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "ebb/formats/native/meta_scan.h"
 #include "ebb/libswap/store/io_source.h"
+#include "ebb/libswap/sys/mutex.h"
 
 namespace ebb::libswap {
 
@@ -28,6 +29,7 @@ class RankFiles {
   const formats::native::Superblock& superblock() const { return found_.superblock; }
   FileId data() const { return data_; }
   std::string data_name() const { return (folder_ / data_name_).string(); }
+  std::string store_name() const { return folder_.parent_path().string(); }
 
   Result<formats::native::Manifest> read_manifest(std::uint32_t region) const;
   Result<> write_manifest(std::uint32_t region, ByteView bytes);
@@ -36,11 +38,11 @@ class RankFiles {
   // fdatasync. One failure and neither file is ever trusted again.
   Result<> sync_data() { return sync(data_); }
   Result<> sync_meta() { return sync(meta_); }
-  bool trusted() const { return trusted_; }
-
-  // The files still have a name and their length: what is written to them can be found again. One
-  // failure and neither file is ever trusted again.
+  // The files still have their names, where a new start looks for them, and their length: what is
+  // written to them can be found again. One failure and neither file is ever trusted again.
   Result<> check_files();
+  // Code::state: what became of them, once something did, and what still saves the state.
+  Result<> trusted() const;
   // Whether another process reads this generation (docs/formats/commit.md, "Readers"). Calls must
   // not overlap.
   bool is_read(std::uint64_t generation);
@@ -58,12 +60,15 @@ class RankFiles {
   Result<> repair_superblock();
   Result<> sync(FileId file);
   Result<> check_file(FileId file, std::uint64_t bytes) const;
+  Result<> check_place() const;
+  void distrust(const Error& why);
   IoSource meta_source() const;
   void close(std::optional<FileId>& file);
   void remove_made();
 
   IoQueue& io_;
   const fs::path folder_;
+  const fs::path place_;  // the same, wherever the process goes
   const fs::path meta_of_rank_zero_;
   std::string data_name_;
   formats::native::MetaScan found_;
@@ -71,7 +76,8 @@ class RankFiles {
   FileId meta_{}, data_{};
   std::uint64_t meta_bytes_ = 0;
   bool made_files_ = false;
-  std::atomic<bool> trusted_ = true;
+  mutable Mutex mutex_;
+  std::optional<Error> distrusted_ EBB_GUARDED_BY(mutex_);
 };
 
 // The error for a block that is not what its checksum says; `tile` numbers from the rank's first.

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "ebb/libswap/store/first_said.h"
 #include "ebb/libswap/store/rank_files.h"
 #include "ebb/libswap/store/recovery.h"
 #include "ebb/libswap/store/slot_table.h"
@@ -34,6 +35,13 @@ Superblock superblock_of(const Store::Config& config) {
 enum Prepared : std::int64_t { distrusted = 0, failed = 1, would_fill_up = 2, prepared = 3 };
 enum Abandoned : std::int64_t { unusable = 0, impossible_here = 1, still_possible = 2 };
 
+constexpr const char* kStartAgain = "start again: the last committed generation will be recovered";
+Error cannot_agree(const Error& why) {
+  return {Code::state, "ranks could not agree: " + why.message, kStartAgain};
+}
+
+constexpr const char* kNoMore = "; nothing can be committed here any more";
+
 }  // namespace
 
 struct Store::Impl {
@@ -56,7 +64,8 @@ struct Store::Impl {
   Result<> fill(Manifest& manifest);
   Result<> write_manifest(const Manifest& manifest);
   Abandoned abandon_here();
-  Error stop(std::string_view why);
+  Error stop(const Error& why);
+  Error distrusted_somewhere(Agreement& ranks);
   Result<> usable() const EBB_REQUIRES(mutex);
 
   const std::unique_ptr<RankFiles> files;
@@ -195,12 +204,9 @@ Result<> Store::verify(std::uint64_t tile, std::span<const std::byte> bytes) con
 
 Result<> Store::Impl::usable() const {
   if (stopped) return *stopped;
-  if (files->trusted()) return {};
-  return Error{Code::state,
-               files->data_name() +
-                   ": the disk failed to make data durable; nothing can be "
-                   "committed here any more",
-               "start again: the last committed generation will be recovered"};
+  const Result<> trusted = files->trusted();
+  if (trusted) return {};
+  return Error{Code::state, trusted.error().message + kNoMore, trusted.error().hint};
 }
 
 Result<> Store::usable() const {
@@ -329,14 +335,26 @@ Result<> Store::prepare(Manifest manifest) {
   return impl_->files->check_files();
 }
 
-Error Store::Impl::stop(std::string_view why) {
+Error Store::Impl::stop(const Error& why) {
   const MutexLock lock(mutex);
-  stopped =
-      Error{Code::state,
-            compose("{}: generation {}: {}; nothing can be committed here any more",
-                    files->data_name(), slots.pending() ? slots.pending()->generation : 0, why),
-            "start again: the last committed generation will be recovered"};
+  stopped = Error{Code::state,
+                  compose("{}: generation {}: {}{}", files->store_name(),
+                          slots.pending() ? slots.pending()->generation : 0, why.message, kNoMore),
+                  why.hint};
   return *stopped;
+}
+
+// What became of the files of the lowest rank that cannot trust them: news to the others.
+Error Store::Impl::distrusted_somewhere(Agreement& ranks) {
+  const Result<> mine = files->trusted();
+  const Rank rank = files->superblock().rank;
+  const std::string message =
+      mine ? "" : compose("rank {}: {}", index_of(rank), mine.error().message);
+  const auto said = first_said(ranks, rank, message);
+  if (!said) return cannot_agree(said.error());
+  const auto hint = first_said(ranks, rank, mine ? "" : mine.error().hint);
+  if (!hint) return cannot_agree(hint.error());
+  return {Code::state, *said, *hint};
 }
 
 // Step 7 on this rank: whether the pending generation can still be chosen from what lies here.
@@ -369,20 +387,19 @@ Result<Store::Settled> Store::agree(Agreement& ranks, const Result<>& mine) {
     if (answer == prepared && !impl_->slots.can_commit()) answer = would_fill_up;
   }
   const Result<std::int64_t> worst = ranks.agree(answer);
-  if (!worst) return impl_->stop("ranks could not agree: " + worst.error().message);
+  if (!worst) return impl_->stop(cannot_agree(worst.error()));
   if (*worst == prepared) {
     const MutexLock lock(impl_->mutex);
     impl_->commit();
     return Settled::committed;
   }
-  if (*worst == distrusted)
-    return impl_->stop(answer == distrusted && !mine
-                           ? mine.error().message
-                           : "the disk of another rank failed to make data durable");
+  if (*worst == distrusted) return impl_->stop(impl_->distrusted_somewhere(ranks));
   const Result<std::int64_t> abandoned = ranks.agree(impl_->abandon_here());
-  if (!abandoned) return impl_->stop("ranks could not agree: " + abandoned.error().message);
+  if (!abandoned) return impl_->stop(cannot_agree(abandoned.error()));
+  if (*abandoned == unusable) return impl_->stop(impl_->distrusted_somewhere(ranks));
   if (*abandoned != impossible_here)
-    return impl_->stop("it could be neither committed nor abandoned durably");
+    return impl_->stop(
+        {Code::state, "it could be neither committed nor abandoned durably", kStartAgain});
   const MutexLock lock(impl_->mutex);
   impl_->slots.abandon();
   return *worst == would_fill_up ? Settled::put_off : Settled::abandoned;

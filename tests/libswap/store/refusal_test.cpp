@@ -211,31 +211,119 @@ TEST_F(Refusing, WhatAResumePassesOverIsSaid) {
 
 class FilesInUse : public StoreOnDisk {};
 
-TEST_F(FilesInUse, AreMissedAtTheNextCommitWhenTheyAreRemovedOrCut) {
-  const fs::path rank = directory_->current()->path / "rank-00001-of-00002";
-  for (const bool removed : {false, true}) {
-    if (removed) SetUp();
-    const fs::path folder = directory_->current()->path / "rank-00001-of-00002";
-    if (removed)
-      fs::remove_all(folder_ / "swap");
-    else
-      fs::resize_file(folder / "meta.ebb", 4096);
+struct Loss {
+  std::string_view what;  // the file of rank 1 that is lost, as its message calls it
+  void (*lose)(const fs::path& swap, const fs::path& rank);
+  std::string_view said, still;  // in the message, in the hint
+};
+fs::path data_in(const fs::path& rank) {
+  for (const auto& entry : fs::directory_iterator(rank))
+    if (entry.path().extension() == ".data") return entry.path();
+  ADD_FAILURE() << "no data file in " << rank;
+  return {};
+}
+const Loss kLosses[] = {
+    {"meta.ebb", [](const fs::path&, const fs::path& rank) { fs::remove(rank / "meta.ebb"); },
+     "was removed while", "save_to()"},
+    {".data", [](const fs::path&, const fs::path& rank) { fs::remove(data_in(rank)); },
+     "was removed while", "save_to()"},
+    {".data", [](const fs::path&, const fs::path& rank) { fs::remove_all(rank); },
+     "was removed while", "save_to()"},
+    {"meta.ebb",
+     [](const fs::path&, const fs::path& rank) { fs::resize_file(rank / "meta.ebb", 4096); },
+     "was cut here", "save_to()"},
+    {".data", [](const fs::path&, const fs::path& rank) { fs::resize_file(data_in(rank), 4096); },
+     "was cut here", "save_to()"},
+    {".data",
+     [](const fs::path&, const fs::path& rank) { fs::rename(rank, rank.string() + ".old"); },
+     "was moved away", "move it back"},
+};
+
+// On every rank, by the words of the one whose files they were, and every time.
+TEST_F(FilesInUse, AreMissedAtTheNextCommitWhenTheyAreRemovedCutOrMoved) {
+  for (const Loss& loss : kLosses) {
+    SCOPED_TRACE(std::string(loss.said) + " " + std::string(loss.what));
+    const fs::path rank = directory_->current()->path / "rank-00001-of-00002";
+    loss.lose(folder_ / "swap", rank);
     run_ranks(2, [&](std::uint32_t number, Agreement& ranks) {
       Store& store = *stores_[number];
       const auto committed = write_rank(*io_, store, ranks, 2);
       ASSERT_FALSE(committed);
-      EXPECT_EQ(committed.error().code, Code::state);
-      if (number == 1) {
-        EXPECT_NE(committed.error().message.find(removed ? "was removed while" : "was cut here"),
-                  std::string::npos)
-            << committed.error().message;
+      const auto cut = store.can_cut();
+      ASSERT_FALSE(cut);
+      for (const Error& error : {committed.error(), cut.error()}) {
+        EXPECT_EQ(error.code, Code::state);
+        const auto& text = error.message;
+        const std::size_t who = text.find("rank 1: " + rank.string() + "/");
+        const std::size_t file = text.find(loss.what, who), what = text.find(loss.said, file);
+        EXPECT_TRUE(who != text.npos && file != text.npos && what != text.npos) << text;
+        EXPECT_NE(error.hint.find(loss.still), std::string::npos) << error.hint;
+        EXPECT_EQ(error.hint.find("will be recovered"), std::string::npos) << error.hint;
       }
     });
-    if (removed) break;
     for (auto& store : stores_) store.reset();
     directory_.reset();
     fs::remove_all(folder_ / "swap");
+    SetUp();
   }
+}
+
+TEST_F(FilesInUse, AreMissedOnEveryRankWhenTheWholeDirectoryGoes) {
+  for (const bool moved : {false, true}) {
+    moved ? fs::rename(folder_ / "swap", folder_ / "elsewhere")
+          : static_cast<void>(fs::remove_all(folder_ / "swap"));
+    run_ranks(2, [&](std::uint32_t number, Agreement& ranks) {
+      const auto committed = write_rank(*io_, *stores_[number], ranks, 2);
+      ASSERT_FALSE(committed);
+      EXPECT_NE(
+          committed.error().message.find(moved ? ".data was moved away" : ".data was removed"),
+          std::string::npos)
+          << committed.error().message;
+    });
+    for (auto& store : stores_) store.reset();
+    directory_.reset();
+    SetUp();
+  }
+}
+
+// A relative path leads elsewhere when the process does.
+TEST_F(FilesInUse, AreThereWhereverTheProcessGoes) {
+  const fs::path before = fs::current_path();
+  for (auto& store : stores_) store.reset();
+  directory_.reset();
+  fs::remove_all(folder_ / "swap");
+  fs::current_path(folder_ / ".");
+  fs::create_directory("relative");
+  run_ranks(2, [&](std::uint32_t rank, Agreement& ranks) {
+    Store::Config config = test_config(rank, 2, 3);
+    config.directory = fs::path("relative") / "store";
+    auto store = Store::create(*io_, config);
+    ASSERT_TRUE(store && (*store)->recover(ranks));
+    stores_[rank] = std::move(*store);
+  });
+  fs::current_path(before);
+  train(1);
+}
+
+// The sentence of the rank whose disk failed, on both.
+TEST(PromiseNotKept, IsSaidByTheRankWhoseDiskItWas) {
+  const auto disk = disk_with_swap_folder();
+  const auto plan = std::make_shared<FaultPlan>();
+  const auto io = start_queue(make_fault_backend(make_memory_backend(disk), plan));
+  run_ranks(2, [&](std::uint32_t rank, Agreement& ranks) {
+    const auto store = Store::create(*io, test_config(rank, 2));
+    ASSERT_TRUE(store && (*store)->recover(ranks));
+    ASSERT_TRUE(*write_and_commit(*io, **store, ranks, 1));
+    if (rank == 1) plan->add({.on = FaultOn::sync, .path_part = "rank-00001-of-00002/meta.ebb"});
+    const auto committed = write_and_commit(*io, **store, ranks, 2);
+    ASSERT_FALSE(committed);
+    const std::string& text = committed.error().message;
+    const std::size_t who = text.find("rank 1: "), file = text.find("meta.ebb", who);
+    EXPECT_NE(text.find("failed to make data durable", file), std::string::npos) << text;
+    EXPECT_NE(committed.error().hint.find("recovers the last committed generation"),
+              std::string::npos)
+        << committed.error().hint;
+  });
 }
 
 }  // namespace
