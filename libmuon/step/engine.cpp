@@ -7,6 +7,7 @@
 #include "ebb/libmuon/step/engine_impl.h"
 #include "ebb/libmuon/step/homes.h"
 #include "ebb/libmuon/step/settings.h"
+#include "ebb/libswap/store/found_stores.h"
 
 namespace ebb::libmuon {
 
@@ -453,6 +454,8 @@ Result<std::unique_ptr<Engine>> Engine::open(const EngineConfig& config, Communi
     ranks.abort();  // nobody may wait for this rank in a collective it never reaches
     return std::move(attached).error();
   }
+  for (const std::string& other : libswap::misnamed_in(io, directory.path()))
+    impl->origin += "; passed over: " + other;
   return std::unique_ptr<Engine>(new Engine(std::move(impl)));
 }
 

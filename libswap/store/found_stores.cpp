@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <map>
+#include <set>
 #include <string>
 
 #include "ebb/formats/native/store_files.h"
@@ -82,12 +83,13 @@ Result<> look(IoQueue& io, const fs::path& directory, const std::optional<Uuid>&
   return {};
 }
 
-Result<FoundStores> look(IoQueue& io, const Wanted& wanted, Part part) {
+Result<FoundStores> look(IoQueue& io, const Search& search, Part part) {
   FoundStores found;
-  if (part == Part::looks) EBB_TRY(look(io, wanted.directory, wanted.only, found));
-  for (const fs::path& source : wanted.sources) {
+  if (part == Part::looks) EBB_TRY(look(io, search.directory, search.only, found));
+  if (part == Part::looks && !search.only) found.misnamed = misnamed_in(io, search.directory);
+  for (const fs::path& source : search.sources) {
     EBB_TRY_ASSIGN(const bool reached, io.backend().exists(source));
-    if (reached) EBB_TRY(look(io, source, wanted.only, found));
+    if (reached) EBB_TRY(look(io, source, search.only, found));
   }
   return found;
 }
@@ -170,6 +172,8 @@ ByteVector encode(const FoundStores& found) {
       put_text(out, rank.problem->hint);
     }
   }
+  formats::append_le(out, std::uint64_t{found.misnamed.size()});
+  for (const std::string& words : found.misnamed) put_text(out, words);
   return out;
 }
 
@@ -235,22 +239,65 @@ void name_missing(Survey& survey) {
 
 }  // namespace
 
-Result<FoundStores> find_stores(IoQueue& io, const Wanted& wanted, Part part, Ranks& ranks) {
-  const auto mine = look(io, wanted, part);
+Result<FoundStores> find_stores(IoQueue& io, const Search& search, Part part, Ranks& ranks) {
+  const auto mine = look(io, search, part);
   EBB_TRY(agree_all(ranks, mine ? Result<>() : mine.error(), "looking at its swap directory"));
   EBB_TRY_ASSIGN(const auto said, gather(ranks, encode(*mine)));
   std::map<Uuid, Survey> all;
+  std::set<std::string> misnamed;
   for (const ByteVector& bytes : said) {
     ByteReader in(bytes);
     EBB_TRY(add(all, in));
+    for (auto left = take<std::uint64_t>(in); left > 0; --left) misnamed.insert(take_text(in));
   }
   FoundStores found;
+  found.misnamed.assign(misnamed.begin(), misnamed.end());
   for (auto& [name, survey] : all) {
     if (ranks.world() > 1) name_missing(survey);
     found.names.push_back(name);
     found.surveys.push_back(std::move(survey));
   }
   return found;
+}
+
+// What cannot be looked at is none.
+std::vector<std::string> misnamed_in(IoQueue& io, const fs::path& directory) {
+  std::vector<std::string> found;
+  const auto names = io.backend().list(directory);
+  if (!names) return found;
+  for (const std::string& name : *names) {
+    if (formats::native::store_in_directory_name(name) ||
+        formats::native::store_in_removed_name(name))
+      continue;
+    const auto folder = io.backend().is_directory(directory / name);
+    if (!folder || !*folder) continue;
+    StoreTree tree(io, directory / name);
+    if (!tree.fill() || tree.entries().empty()) continue;
+    const auto survey = formats::native::survey_store(tree, "");
+    if (!survey || !survey->complete() || survey->committed() == 0) continue;
+    found.push_back(compose("{} is the store that was called {}", (directory / name).string(),
+                            formats::native::store_directory(survey->superblock().store)));
+  }
+  return found;
+}
+
+Result<> check_no_store(IoBackend& backend, const fs::path& directory) {
+  const auto is_rank = [&](const fs::path& folder) {
+    const auto meta = backend.is_file(folder / formats::native::kMetaFile);
+    return meta && *meta;
+  };
+  const auto refuse = [&](std::string_view what, const fs::path& holder) -> Result<> {
+    return Error{Code::usage,
+                 compose("{} is {}, not a directory that holds stores", directory.string(), what),
+                 "name the directory it lies in: " + holder.lexically_normal().string()};
+  };
+  if (is_rank(directory)) return refuse("a rank's folder of a store", directory / "../..");
+  const auto names = backend.list(directory);
+  if (!names) return {};  // whoever makes it says why
+  const bool store = std::ranges::any_of(*names, [&](const std::string& name) {
+    return formats::native::is_rank_directory(name) && is_rank(directory / name);
+  });
+  return store ? refuse("a store", directory / "..") : Result<>();
 }
 
 Result<Choice> choose(const FoundStores& found) {
@@ -265,6 +312,10 @@ Result<Choice> choose(const FoundStores& found) {
       return other.complete() && other.committed() != 0 && other.superblock().parent == store;
     });
   };
+  if (used.empty() && !found.misnamed.empty())
+    return Error{Code::state,
+                 found.misnamed.front() + ": nothing resumes from it under another name",
+                 "give it its name back, or move it out of the swap directory to begin anew"};
   Choice choice;
   if (!used.empty()) choice.current = used[0];
   for (std::size_t i = 0; i < found.names.size(); ++i) {

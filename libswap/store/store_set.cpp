@@ -141,6 +141,7 @@ struct SwapDirectory::Impl {
   }
 
   Result<> enter(Ranks& ranks);
+  Result<> check_names();
   Result<> take_lock();
   Result<> clear_leftovers();
   Result<> find_current(Ranks& ranks);
@@ -199,7 +200,14 @@ Result<std::unique_ptr<SwapDirectory>> SwapDirectory::open(IoQueue& io, const fs
   return std::unique_ptr<SwapDirectory>(new SwapDirectory(std::move(impl)));
 }
 
+Result<> SwapDirectory::Impl::check_names() {
+  EBB_TRY(check_no_store(io.backend(), path));
+  for (const fs::path& source : sources) EBB_TRY(check_no_store(io.backend(), source));
+  return {};
+}
+
 Result<> SwapDirectory::Impl::enter(Ranks& ranks) {
+  EBB_TRY(agree_all(ranks, check_names(), "looking at its swap directory"));
   EBB_TRY(agree_all(ranks, make_durably(io.backend(), path), "making its swap directory"));
   EBB_TRY_ASSIGN(const Uuid run, broadcast(ranks, draw_uuid()));
   EBB_TRY_ASSIGN(leader, first_here(io.backend(), path, run, ranks));

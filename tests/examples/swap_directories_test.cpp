@@ -63,6 +63,25 @@ TEST_F(GptTrainOnSeveral, AnotherNumberOfRanksFindsWhatLiesInAllDirectories) {
   EXPECT_NE(resumed.err.find("resumed the store at step 3"), std::string::npos) << resumed.err;
 }
 
+// As ckpt-inspect takes it, and Ebb itself prints it.
+TEST_F(GptTrainOnSeveral, AStoreInPlaceOfItsDirectoryIsRefusedWithTheDirectorysName) {
+  ASSERT_EQ(train_small({"--swap", swap("sw"), "--steps", "1"}).exit, 0);
+  std::filesystem::path store;
+  for (const auto& entry : std::filesystem::directory_iterator(swap("sw")))
+    if (entry.path().filename().string().starts_with("store-")) store = entry.path();
+  for (const auto& given : {store, store / "rank-00000-of-00004"}) {
+    const auto refused = train_small({"--swap", given.string(), "--steps", "2"});
+    EXPECT_EQ(refused.exit, 2) << refused.err;
+    EXPECT_NE(refused.err.find("store, not a directory that holds stores"), std::string::npos)
+        << refused.err;
+    EXPECT_NE(refused.err.find("lies in: " + swap("sw")), std::string::npos) << refused.err;
+  }
+  std::filesystem::rename(store, swap("sw") + "/mine");
+  const auto renamed = train_small({"--swap", swap("sw"), "--steps", "2"});
+  EXPECT_EQ(renamed.exit, 2) << renamed.err;
+  EXPECT_NE(renamed.err.find(store.filename().string()), std::string::npos) << renamed.err;
+}
+
 TEST_F(GptTrainOnSeveral, MoreDirectoriesThanRanksAreRefusedWhereNoneHoldsAStore) {
   const auto refused =
       train_small({"--swap", swap("a"), swap("b"), "--ranks", "1", "--steps", "1"});

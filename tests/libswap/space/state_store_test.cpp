@@ -86,6 +86,30 @@ TEST(StateStore, AStepThatWasCutGoesOnWhereItWas) {
   EXPECT_TRUE(ok((*store)->snapshot()));
 }
 
+// A path that it gave itself, and a copy of its store that has no store's name.
+TEST(StateStore, ItsStoreIsNoDirectoryForAnotherAndACopyIsSaid) {
+  const TemporaryDirectory folder;
+  std::filesystem::path kept;
+  {
+    const auto store = StateStore::open(config_in(folder / "swap"), some_tensors(), begin);
+    ASSERT_TRUE(ok(store));
+    kept = (*store)->store_directory();
+  }
+  EXPECT_TRUE(refused(StateStore::open(config_in(kept), some_tensors(), begin), Code::usage,
+                      "name the directory it lies in: " + (folder / "swap").string()));
+  std::filesystem::copy(kept, folder / "swap/before", std::filesystem::copy_options::recursive);
+  {
+    const auto store = StateStore::open(config_in(folder / "swap"), some_tensors(), begin);
+    ASSERT_TRUE(ok(store));
+    EXPECT_NE((*store)->origin().find("passed over: " + (folder / "swap/before").string()),
+              std::string::npos)
+        << (*store)->origin();
+  }
+  std::filesystem::remove_all(kept);
+  EXPECT_TRUE(refused(StateStore::open(config_in(folder / "swap"), some_tensors(), begin),
+                      Code::state, "swap/before is the store that was called store-"));
+}
+
 // Twenty tensors share a tile, and a quarter of the tiles fit.
 TEST(StateStore, ATileComesOnceAStepHoweverManyTensorsShareIt) {
   const TemporaryDirectory folder;

@@ -5,6 +5,7 @@
 
 #include <fstream>
 
+#include "ebb/libswap/store/found_stores.h"
 #include "ebb/libswap/sys/posix_backend.h"
 #include "ebb/libswap/testing/fault_backend.h"
 #include "tests/libswap/store/store_world.h"
@@ -125,6 +126,59 @@ TEST_F(SwapDirectoryTest, AStoreThatCommittedNothingReplacesNone) {
   EXPECT_EQ(adopted.error().code, Code::state);
   EXPECT_EQ(directory_->current()->uuid, first);
   EXPECT_TRUE(*io_->backend().exists(directory_->current()->path));
+}
+
+// In every way to write it, and under a name of the user's own.
+TEST_F(SwapDirectoryTest, AStoreThatIsGivenForItsDirectoryIsRefusedAndTheDirectoryNamed) {
+  reopen();
+  make_fresh(2, 1);
+  ASSERT_TRUE(directory_->adopt(alone_));
+  const fs::path store = directory_->current()->path;
+  directory_.reset();
+  ASSERT_TRUE(io_->backend().make_directory("/swap/deeper"));
+  const auto refused = [&](const fs::path& given, std::vector<fs::path> sources = {}) {
+    const auto opened = SwapDirectory::open(*io_, given, alone_, std::move(sources));
+    ASSERT_FALSE(opened) << given;
+    EXPECT_EQ(opened.error().code, Code::usage);
+    EXPECT_NE(opened.error().message.find("store, not a directory that holds"), std::string::npos)
+        << opened.error().message;
+    const std::string& hint = opened.error().hint;
+    EXPECT_TRUE(hint.ends_with(": /swap") || hint.ends_with(": /swap/")) << hint;
+  };
+  refused(store);
+  refused(store / "");
+  refused("/swap/deeper/.." / store.filename());
+  refused(store / "rank-00001-of-00002");
+  refused("/other", {store});
+  ASSERT_TRUE(io_->backend().rename(store, "/swap/mine"));
+  refused("/swap/mine");
+  EXPECT_EQ(io_->backend().list("/swap/mine")->size(), 2u);  // nothing was made in it
+  const auto other = io_->backend().exists("/other");
+  EXPECT_TRUE(other && !*other);
+}
+
+TEST_F(SwapDirectoryTest, AStoreThatWasRenamedIsNotPassedOverWithoutAWord) {
+  reopen();
+  make_fresh(2, 1);
+  ASSERT_TRUE(directory_->adopt(alone_));
+  const fs::path store = directory_->current()->path;
+  directory_.reset();
+  ASSERT_TRUE(io_->backend().rename(store, "/swap/best"));
+  const auto opened = SwapDirectory::open(*io_, "/swap");
+  ASSERT_FALSE(opened);
+  EXPECT_EQ(opened.error().code, Code::state);
+  const std::string words = "/swap/best is the store that was called " + store.filename().string();
+  EXPECT_NE(opened.error().message.find(words), std::string::npos) << opened.error().message;
+  // Beside one that is resumed it is said.
+  ASSERT_TRUE(io_->backend().rename("/swap/best", "/best"));
+  reopen();
+  EXPECT_TRUE(misnamed_in(*io_, "/swap").empty());
+  make_fresh(2, 1);
+  ASSERT_TRUE(directory_->adopt(alone_));
+  ASSERT_TRUE(io_->backend().rename("/best", "/swap/best"));
+  directory_.reset();
+  reopen();
+  EXPECT_EQ(misnamed_in(*io_, "/swap"), std::vector{words});
 }
 
 TEST(SwapDirectoryIsNew, ItsNameSurvivesAPowerLoss) {
