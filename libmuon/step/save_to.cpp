@@ -44,7 +44,9 @@ Result<> Engine::save_to(libswap::SwapDirectory& other) {
   Impl& self = *impl_;
   self.end_step();
   EBB_TRY(self.agree_all(self.can_save_to(other), "looking for another disk"));
-  EBB_TRY(self.settle_snapshot(libswap::Snapshots::Mode::wait));
+  // A generation that the disk did not keep is no reason to stay there; ranks that are gone are
+  // missed at once.
+  static_cast<void>(self.settle_snapshot(libswap::Snapshots::Mode::wait).has_value());
   EBB_TRY(self.move_to(other));
   if (self.stopped) return {};
   EBB_TRY_ASSIGN(const bool begun, self.begin_snapshot());

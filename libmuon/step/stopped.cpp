@@ -45,7 +45,10 @@ Result<StepResult> Engine::Impl::go_on() {
 Result<> Engine::Impl::go_back() {
   end_step();
   EBB_TRY(agree_all(broken ? Result<>(*broken) : device_works(config), "going back"));
-  EBB_TRY(settle_snapshot(libswap::Snapshots::Mode::wait));
+  // A generation that a disk did not keep is none to wait for.
+  if (Result<> settled = settle_snapshot(libswap::Snapshots::Mode::wait);
+      !settled && settled.error().code != Code::state)
+    return settled;
   EBB_TRY(agree_all(directory->current() ? Result<>()
                                          : Error{Code::state, directory->path().string() +
                                                                   " holds no committed generation"},

@@ -177,6 +177,24 @@ TEST(SaveTo, GoesBackToAGenerationThatCouldNotBeAdopted) {
   EXPECT_GE(failed, 1u);
 }
 
+// One that was begun there, and whose failure nobody has heard of yet.
+TEST(SaveTo, LeavesAGenerationBehindThatTheDiskDidNotKeep) {
+  TwoDisks disks;
+  expect_well(disks.failing.world.run([&](Communicator& ranks) -> Result<> {
+    EBB_TRY_ASSIGN(auto rank, RankEngine::open(disks.failing.world, ranks, config_with(kHalf)));
+    EBB_TRY(step_to(rank, 2));
+    EBB_TRY(rank.commit());
+    EBB_TRY(step_to(rank, 3));
+    EBB_TRY(disks.break_the_first(ranks, {.on = FaultOn::sync}));
+    EBB_TRY(rank.engine().snapshot());
+    EBB_TRY(rank.engine().save_to(*disks.other));
+    EXPECT_EQ(rank.engine().committed_step(), 3u);
+    EBB_TRY(step_to(rank, 4));
+    expect_weights(ranks, rank, 4);
+    return {};
+  }));
+}
+
 TEST(SaveTo, ChecksEveryTileAndChangesNothingWhenOneIsDamaged) {
   TwoDisks disks;
   expect_well(disks.failing.world.run([&](Communicator& ranks) -> Result<> {

@@ -307,6 +307,23 @@ TEST(AbandonStep, IsTheWayBackFromADiskThatDidNotKeepItsPromise) {
   }));
 }
 
+TEST(AbandonStep, GoesBackBehindAGenerationThatTheDiskDidNotKeep) {
+  FailingWorld failing;
+  expect_well(failing.world.run([&](Communicator& ranks) -> Result<> {
+    EBB_TRY_ASSIGN(auto rank, RankEngine::open(failing.world, ranks, config_with(kLittle)));
+    EBB_TRY(step_to(rank, 2));
+    EBB_TRY(rank.commit());
+    EBB_TRY(step_to(rank, 3));
+    EBB_TRY(failing.meanwhile(
+        ranks, [&] { failing.faults->add({.on = FaultOn::sync, .path_part = file_of(0)}); }));
+    EBB_TRY(rank.engine().snapshot());
+    EBB_TRY(rank.engine().abandon_step());
+    EXPECT_EQ(rank.engine().step_count(), 2u);
+    EBB_TRY(step_to(rank, 4));
+    return rank.commit().has_value() ? Result<>() : Error{Code::state, "it cannot be committed"};
+  }));
+}
+
 TEST(AbandonStep, WaitsForExports) {
   FailingWorld failing;
   expect_well(failing.world.run([&](Communicator& ranks) -> Result<> {
