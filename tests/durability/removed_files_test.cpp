@@ -4,6 +4,7 @@
 #include <filesystem>
 
 #include "tests/durability/machines.h"
+#include "tests/libmuon/support/failing_world.h"
 
 namespace ebb::test {
 namespace {

@@ -1,0 +1,63 @@
+// One rank of a history's trainer: hands gradients in as the start says, and has weights, or, where
+// the engine hands out updates, masters of its own.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "tests/durability/draws.h"
+#include "tests/durability/histories/handed_in.h"
+#include "tests/libmuon/support/world.h"
+
+namespace ebb::test {
+
+std::string exactly(double value);  // so that two that differ look different
+
+// By parameter: masters, all elements.
+using Masters = std::vector<std::vector<float>>;
+Masters initial_masters(const libmuon::ModelSpec& model);
+
+class HistoryTrainer {
+ public:
+  // All are borrowed.
+  HistoryTrainer(const Meaning& meaning, const Start& start, const libmuon::EngineConfig& config,
+                 libmuon::Communicator& ranks);
+
+  Result<> open(libswap::IoQueue& io, libswap::SwapDirectory& swap);
+  // That of the next step: of all parameters that are here, in an order drawn from `mine`, which is
+  // this rank's own.
+  Result<> hand_in(Draws& mine);
+
+  // Where the trainer keeps masters: they are those of this step, or come to be with what was
+  // handed out last.
+  void take_masters(const Masters& of_step);
+  void add_updates(std::uint64_t step);
+
+  // What it has of a parameter after a step; "": what these masters are, as its weights are kept.
+  std::string differing(std::uint32_t param, const Masters& wanted);
+  std::string differing(const Masters& wanted);
+
+  libmuon::Engine& engine() { return *engine_; }
+  std::uint32_t params() const { return static_cast<std::uint32_t>(config_.model.params.size()); }
+  bool here(std::uint32_t param) const { return engine_->state_plan().here(param); }
+
+ private:
+  bool keeps(std::uint32_t param) const;
+  Result<> hand_in_one(std::uint32_t param);
+  Result<> add_micro_batches(std::uint32_t param, std::uint64_t step);
+  void fill(std::uint32_t param, std::uint64_t step, Part part);
+  Part part_of_sum() const;
+  template <typename Take>  // take(element, place in this rank's buffer)
+  void for_elements(const libmuon::ModelLayout& layout, std::uint32_t param, const Take& take);
+
+  const Meaning& meaning_;
+  const Start& start_;
+  const libmuon::EngineConfig& config_;
+  libmuon::Communicator& ranks_;
+  Masters kept_;                                  // this rank's elements; empty: the engine's
+  std::vector<TrainerBuffer> bound_, gradients_;  // by parameter
+  std::unique_ptr<libmuon::Engine> engine_;
+};
+
+}  // namespace ebb::test
