@@ -236,6 +236,29 @@ TEST_F(TargetRules, NumbersStayNumbersInAPart) {
     }
 }
 
+// A list that has no tensor any more is a value, with what else was in it.
+TEST_F(TargetRules, AListWithoutItsTensorsIsAValue) {
+  PickleWriter pickle;
+  pickle.dict([&] {
+    pickle.string("w");
+    plain_tensor(pickle, "0", {4, 3});
+    pickle.list("mixed", [&] {
+      pickle.list([&] {
+        plain_tensor(pickle, "0", {3});
+        pickle.integer(5);
+        pickle.list([&] { pickle.integer(6); });
+      });
+      plain_tensor(pickle, "0", {2});
+    });
+  });
+  write(test_support::archive_around(pickle.finish()));
+  for (const char* format : {"dcp", "torch"})
+    for (const char* part : {"mixed.0.0", "mixed.*", "mixed.1"}) {
+      const Outcome run = convert(format, {"-x", part});
+      EXPECT_EQ(run.exit, 0) << format << " " << part << ": " << run.err;
+    }
+}
+
 TEST_F(TargetRules, AStateOfAnotherShapeIsSaidToHaveIt) {
   save([first = true](PickleWriter& pickle) mutable {
     pickle.string("GG");
