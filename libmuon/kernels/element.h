@@ -14,9 +14,11 @@ namespace ebb::libmuon {
 struct MomentumFactors {
   float scale = 1, beta = 0, blend = 1, lead = 1;
 };
-// rate (scale O), with a product that is rounded. Weights with w O below `least` are not decayed.
+// rate (scale O), with a product that is rounded, and then once more. Weights with w O below
+// `least` are not decayed.
 struct ApplyFactors {
   float decay = 0, scale = 1, rate = 0, least = 0;
+  Precision then = Precision::fp32;  // or bf16
 };
 struct AdamFactors {
   float scale = 1, decay = 1, blend1 = 1, keep2 = 0, blend2 = 1, inverse_root2 = 1, eps = 0,
@@ -74,7 +76,8 @@ constexpr float take_decayed(const MomentumFactors& f, float g, float decay, Sto
 template <Precision kStep, Precision kWeights>
 constexpr float applied(const ApplyFactors& f, float o, float w) {
   const float decay = w * o >= f.least ? f.decay * w : 0.0f;
-  const float moved = kStep == Precision::fp32 ? o : rounded<kStep>(f.scale * o);
+  const float once = kStep == Precision::fp32 ? o : rounded<kStep>(f.scale * o);
+  const float moved = f.then == Precision::bf16 ? rounded<Precision::bf16>(once) : once;
   if constexpr (kWeights == Precision::fp32)
     return w - (decay + f.rate * moved);
   else

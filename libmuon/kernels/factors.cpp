@@ -59,6 +59,8 @@ Precision step_rounding(const MuonSpec& spec) {
       return kept_as(spec.precision);
     case ScaleRounding::step:
       return spec.handed;
+    case ScaleRounding::handed:
+      return kept_as(spec.precision) == Precision::fp32 ? spec.handed : kept_as(spec.precision);
   }
   return Precision::fp32;
 }
@@ -70,7 +72,8 @@ ApplyFactors apply_factors(const MuonSpec& spec, double scale) {
                           .rate = to_float(spec.lr * scale),
                           .least = cautious ? 0 : -std::numeric_limits<float>::infinity()};
   const Precision rounding = step_rounding(spec);
-  if (rounding != Precision::fp32 && spec.scale_rounding == ScaleRounding::scaled) {
+  if (spec.scale_rounding == ScaleRounding::handed) factors.then = spec.handed;
+  if (rounding != Precision::fp32 && spec.scale_rounding != ScaleRounding::step) {
     factors.scale = to_float(scale);
     factors.rate = to_float(spec.lr);
   } else if (rounding != Precision::fp32) {
@@ -78,7 +81,7 @@ ApplyFactors apply_factors(const MuonSpec& spec, double scale) {
   }
   const bool stored = spec.weights == Precision::bf16;
   // torch adds bf16 to bf16 with a rate in bf16.
-  if (stored && spec.precision == Precision::bf16)
+  if (stored && (spec.precision == Precision::bf16 || factors.then == Precision::bf16))
     factors.rate = rounded<Precision::bf16>(factors.rate);
   return factors;
 }

@@ -46,7 +46,11 @@ double newton_schulz_flops(const MuonSpec& spec, std::uint64_t rows, std::uint64
   const auto md = static_cast<double>(m), nd = static_cast<double>(n);
   const double square = (spec.precision == Precision::fp32 ? lower : md * md) * md;
   const auto steps = static_cast<double>(spec.iterations.size());
-  if (!takes_gram_form(spec, rows, cols)) return 2 * (lower * nd + square + md * md * nd) * steps;
+  if (!takes_gram_form(spec, rows, cols)) {
+    const auto skipped = static_cast<double>(std::ranges::count_if(
+        spec.iterations, [&](const Coefficients& step) { return skips_square(spec, step); }));
+    return 2 * ((lower * nd + md * md * nd) * steps + square * (steps - skipped));
+  }
   const auto parts = static_cast<double>(spec.restarts.size() + 1);
   // Of an iteration Z, Q and twice R; the first of a part has no Q to go on with, the last no R.
   return 2 * (parts * (lower * nd + md * md * nd) + (4 * steps - 3 * parts) * square);

@@ -197,7 +197,7 @@ void Run::square(std::size_t chunk) {
 
 void Run::round_update(std::span<float> values) {
   round_all(spec_.handed, values);
-  if (spec_.norm_of == NormOf::rounded) round_all(kept_as(spec_.precision), values);
+  round_all(norm_precision(spec_), values);
 }
 
 void Run::decide() { decide(sum_of(sums_)); }
@@ -219,6 +219,7 @@ void Run::load(std::size_t panel) {
     float* const x = row(Part::x, i);
     if (!tall_) std::copy_n(u_row(i), n_, x);
     scale_row(factor_, n_, x);
+    round_all(norm_precision(spec_), {x, n_});
     settle(x, n_);
   }
 }
@@ -228,7 +229,7 @@ void Run::store(std::size_t panel) {
   for (std::uint64_t i = first; i < end; ++i) {
     float* const x = row(Part::x, i);
     if (!alive_) std::fill_n(x, n_, 0.0f);
-    round_all(spec_.handed, {x, n_});
+    round_all(handed_back(spec_), {x, n_});
     if (!std::isfinite(largest_magnitude({x, n_}))) spoiled_.tell();
     if (!tall_) std::copy_n(x, n_, u_row(i));
   }

@@ -38,6 +38,7 @@ PlainMatrices plain(const MuonSpec& spec, const Block& matrix, std::uint64_t cou
                    .norm_of = spec.norm_of,
                    .precision = spec.precision,
                    .handed = spec.handed,
+                   .handed_back = handed_back(spec),
                    .rounding = spec.rounding,
                    .form = gram ? Form::gram : Form::standard},
           .cols = matrix.cols,

@@ -74,7 +74,7 @@ struct PlainNewtonSchulz {
   double eps = 0, norm_factor = 1;
   EpsRule eps_rule = EpsRule::add;
   NormOf norm_of = NormOf::update;
-  Precision precision = Precision::fp32, handed = Precision::fp32;
+  Precision precision = Precision::fp32, handed = Precision::fp32, handed_back = Precision::fp32;
   Rounding rounding = Rounding::fused;
   Form form = Form::standard;
   bool operator==(const PlainNewtonSchulz&) const = default;
@@ -106,7 +106,7 @@ struct PlainNormalise {
   std::uint32_t of_rows = 1;
 };
 
-inline constexpr std::uint32_t kKernelsTableVersion = 3;
+inline constexpr std::uint32_t kKernelsTableVersion = 4;
 
 // `stream`: of the device's table. Calls give it work and return.
 struct KernelsTable {

@@ -52,12 +52,25 @@ constexpr double rounded_norm(Precision kept, double value) {
   return std::bit_cast<double>(up & ~((std::uint64_t{1} << kDropped) - 1));
 }
 
-// What U is multiplied with so that it can be orthogonalized. `spec`: MuonSpec, or a device's form
-// of it.
+// What U, its norm and the quotient of the two are rounded to. `spec`, here and below: MuonSpec, or
+// a device's form of it.
+template <typename Spec>
+constexpr Precision norm_precision(const Spec& spec) {
+  switch (spec.norm_of) {
+    case NormOf::update:
+      break;
+    case NormOf::rounded:
+      return kept_as(spec.precision);
+    case NormOf::handed:
+      return spec.handed;
+  }
+  return Precision::fp32;
+}
+
+// What U is multiplied with so that it can be orthogonalized.
 template <typename Spec>
 constexpr double normalizer(const Spec& spec, double norm) {
-  const Precision kept =
-      spec.norm_of == NormOf::rounded ? kept_as(spec.precision) : Precision::fp32;
+  const Precision kept = norm_precision(spec);
   const double grown = rounded_norm(kept, rounded_norm(kept, norm) * spec.norm_factor);
   if (spec.eps_rule == EpsRule::add) return 1 / rounded_norm(kept, grown + spec.eps);
   const double least = rounded_norm(kept, spec.eps);

@@ -64,7 +64,7 @@ class Normalising {
       else
         scale_by_each(factors_.data(), block_.cols, row(i));
       round_all(kept_as(spec_.precision), {row(i), block_.cols});
-      round_all(spec_.handed, {row(i), block_.cols});
+      round_all(handed_back(spec_), {row(i), block_.cols});
       if (!std::isfinite(largest_magnitude({row(i), block_.cols}))) spoiled_.tell();
     });
   }

@@ -58,12 +58,12 @@ class Stages {
       run->add_identity(to, from, value, panel);
     });
   }
-  // X = beta X + left X.
-  void advance(Part left, float beta) {
+  // X = beta X + alpha left X.
+  void advance(Part left, float beta, float alpha = 1.0f) {
     const Part next = run_->next_x();
     pack(Part::x);
-    panels([run = run_, next, left, beta](std::size_t panel) {
-      run->add({next, 1.0f, left, Part::x, beta, Part::x}, panel);
+    panels([run = run_, next, left, beta, alpha](std::size_t panel) {
+      run->add({next, alpha, left, Part::x, beta, Part::x}, panel);
     });
     if (next != Part::x) swap(Part::x, next);
   }

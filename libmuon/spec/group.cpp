@@ -49,8 +49,8 @@ template <>
 constexpr std::array<Word<EpsRule>, 2> kWords<EpsRule> = {
     {{"add", EpsRule::add}, {"clamp", EpsRule::clamp}}};
 template <>
-constexpr std::array<Word<NormOf>, 2> kWords<NormOf> = {
-    {{"update", NormOf::update}, {"rounded", NormOf::rounded}}};
+constexpr std::array<Word<NormOf>, 3> kWords<NormOf> = {
+    {{"update", NormOf::update}, {"rounded", NormOf::rounded}, {"handed", NormOf::handed}}};
 template <>
 constexpr std::array<Word<ScaleRule>, 5> kWords<ScaleRule> = {
     {{"sqrt_max_1_rows_over_cols", ScaleRule::sqrt_max_1_rows_over_cols},
@@ -62,10 +62,11 @@ template <>
 constexpr std::array<Word<ScaleOf>, 2> kWords<ScaleOf> = {
     {{"matrix", ScaleOf::matrix}, {"last_two", ScaleOf::last_two}}};
 template <>
-constexpr std::array<Word<ScaleRounding>, 3> kWords<ScaleRounding> = {
+constexpr std::array<Word<ScaleRounding>, 4> kWords<ScaleRounding> = {
     {{"none", ScaleRounding::none},
      {"scaled", ScaleRounding::scaled},
-     {"step", ScaleRounding::step}}};
+     {"step", ScaleRounding::step},
+     {"handed", ScaleRounding::handed}}};
 template <>
 constexpr std::array<Word<Orientation>, 2> kWords<Orientation> = {
     {{"rows_out", Orientation::rows_out}, {"cols_out", Orientation::cols_out}}};

@@ -30,6 +30,10 @@ constexpr std::array kAol = {
 constexpr Coefficients kLate = {2.0f, -1.5f, 0.5f};
 constexpr std::array kDeepSeekV4 = {kSimple[0], kSimple[0], kSimple[0], kSimple[0], kSimple[0],
                                     kSimple[0], kSimple[0], kSimple[0], kLate,      kLate};
+constexpr std::array kCubic5 = {
+    Coefficients{3.3656576f, -3.3420992f, 0}, Coefficients{2.5744352f, -1.4957376f, 0},
+    Coefficients{2.5368962f, -1.4312570f, 0}, Coefficients{2.4418906f, -1.2764040f, 0},
+    Coefficients{2.2230472f, -0.9630650f, 0}};
 constexpr std::array kPolarExpressSafe = {
     Coefficients{8.156554524902461f, -22.48329292557795f, 15.878769915207462f},
     Coefficients{4.042929935166739f, -2.808917465908714f, 0.5000178451051316f},
@@ -62,6 +66,7 @@ constexpr std::array kSets = {
     Set{"cans", kCans, Beyond::last_again},
     Set{"aol", kAol, Beyond::all_again},
     Set{"deepseekv4", kDeepSeekV4, Beyond::last_again},
+    Set{"cubic5", kCubic5, Beyond::all_again},
     Set{"polar_express_safe", kPolarExpressSafe, Beyond::last_again},
     Set{"polar_express_5", kPolarExpress5, Beyond::last_again},
 };
@@ -99,6 +104,12 @@ MuonSpec torch_match_rms_adamw() {
   return spec;
 }
 
+MuonSpec torch_spectral_unclamped() {
+  MuonSpec spec = torch();
+  spec.scale = ScaleRule::sqrt_rows_over_cols;
+  return spec;
+}
+
 MuonSpec moonlight() {
   MuonSpec spec = keller();
   spec.lr = 1e-3;
@@ -113,7 +124,8 @@ MuonSpec moonlight() {
 
 MuonSpec deepspeed() {
   MuonSpec spec = keller();
-  spec.norm_of = NormOf::update;
+  spec.norm_of = NormOf::handed;
+  spec.scale_rounding = ScaleRounding::handed;
   spec.precision = Precision::fp16;
   spec.form = Form::gram;
   spec.restarts = {2};
@@ -201,8 +213,11 @@ constexpr std::array kPresets = {
     Preset{"torch", "torch.optim.Muon 2.13, adjust_lr_fn original", torch},
     Preset{"torch_match_rms_adamw", "torch.optim.Muon 2.13, adjust_lr_fn match_rms_adamw",
            torch_match_rms_adamw},
+    Preset{"torch_spectral_unclamped", "torch.optim.Muon 2.14, adjust_lr_fn spectral_unclamped",
+           torch_spectral_unclamped},
     Preset{"moonlight", "MoonshotAI/Moonlight, toy_train.py", moonlight},
-    Preset{"deepspeed", "DeepSpeed 0.19.8, ns_method gram", deepspeed},
+    Preset{"deepspeed", "DeepSpeed 0.19.8, ns_method gram; handed = bf16 for gradients in bf16",
+           deepspeed},
     Preset{"deepspeed_standard", "DeepSpeed 0.19.8, ns_method standard", keller},
     Preset{"emerging", "NVIDIA Emerging-Optimizers 0.3.0, Muon", emerging},
     Preset{"emerging_high", "NVIDIA Emerging-Optimizers 0.3.0, Muon, fp32_matmul_prec high",

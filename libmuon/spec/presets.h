@@ -11,9 +11,9 @@ namespace ebb::libmuon {
 
 // A published set's coefficients for so many iterations: where there are more than it has, the
 // last again, or all from the first again, as its framework does. Sets: simple (Keller Jordan),
-// quintic, polar_express, cans, deepseekv4 and aol (Emerging-Optimizers), polar_express_safe
-// (modded-nanogpt, dion: for a norm times 1.02), polar_express_5 (gram-newton-schulz). Code::usage
-// for another name, with the nearest.
+// quintic, polar_express, cans, deepseekv4, aol and cubic5 (Emerging-Optimizers),
+// polar_express_safe (modded-nanogpt, dion: for a norm times 1.02), polar_express_5
+// (gram-newton-schulz). Code::usage for another name, with the nearest.
 Result<std::vector<Coefficients>> coefficients(std::string_view set, std::size_t iterations);
 
 struct Preset {

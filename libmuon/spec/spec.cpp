@@ -136,7 +136,7 @@ DType update_dtype(const MuonSpec& spec) {
 }
 
 DType result_dtype(const MuonSpec& spec) {
-  if (spec.handed == Precision::bf16 || spec.precision == Precision::bf16) return DType::bf16;
+  if (handed_back(spec) == Precision::bf16 || spec.precision == Precision::bf16) return DType::bf16;
   return spec.precision == Precision::fp16 ? DType::f16 : DType::f32;
 }
 

@@ -28,8 +28,9 @@ constexpr Precision kept_as(Precision precision) {
 enum class Rounding : std::uint8_t { fused, each, each_product_first };
 // Gram: the iterations work on X X^T, for matrices that are not square.
 enum class Form : std::uint8_t { standard, gram };
-enum class EpsRule : std::uint8_t { add, clamp };      // X / (||X|| + eps), or X / max(||X||, eps)
-enum class NormOf : std::uint8_t { update, rounded };  // of U, or of U rounded as results are
+enum class EpsRule : std::uint8_t { add, clamp };  // X / (||X|| + eps), or X / max(||X||, eps)
+// Of U; of U rounded as results are; of U in the dtype it is handed in (MuonSpec::handed).
+enum class NormOf : std::uint8_t { update, rounded, handed };
 
 // s of a rows x cols matrix.
 enum class ScaleRule : std::uint8_t {
@@ -41,8 +42,9 @@ enum class ScaleRule : std::uint8_t {
 };
 // Of the matrix that Newton-Schulz takes, or of the parameter's last two dimensions.
 enum class ScaleOf : std::uint8_t { matrix, last_two };
-// What is rounded on the way from O to a weight: nothing, sO as results are, or lr s O to `handed`.
-enum class ScaleRounding : std::uint8_t { none, scaled, step };
+// What is rounded on the way from O to a weight: nothing; sO as results are; lr s O to `handed`; or
+// sO as results are and then to `handed`, to which O is not rounded before.
+enum class ScaleRounding : std::uint8_t { none, scaled, step, handed };
 // Which of a matrix' dimensions `rows` are in `scale`, as frameworks mean it: outputs.
 enum class Orientation : std::uint8_t { rows_out, cols_out };
 
@@ -129,6 +131,10 @@ constexpr std::size_t kMaxParts = 4096;  // of a split
 
 // What U and O may travel as without losing a bit: U as what Newton-Schulz first rounds it to, O as
 // what it answers.
+// What O is rounded to behind `precision`, before it travels.
+constexpr Precision handed_back(const MuonSpec& spec) {
+  return spec.scale_rounding == ScaleRounding::handed ? Precision::fp32 : spec.handed;
+}
 DType update_dtype(const MuonSpec& spec);
 DType result_dtype(const MuonSpec& spec);
 

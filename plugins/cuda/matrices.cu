@@ -5,7 +5,6 @@
 namespace ebb::cuda {
 namespace {
 
-using libmuon::NormOf;
 using libmuon::PlainMatrices;
 using libmuon::Precision;
 
@@ -20,8 +19,7 @@ __host__ __device__ std::uint64_t chunks_a_run(const PlainMatrices& of) {
 
 // U as Newton-Schulz takes it, before it is divided.
 __device__ float taken(const PlainMatrices& of, float value) {
-  const float handed = rounded(of.spec.handed, value);
-  return of.spec.norm_of == NormOf::rounded ? rounded(of.spec.precision, handed) : handed;
+  return rounded(libmuon::norm_precision(of.spec), rounded(of.spec.handed, value));
 }
 
 // Sixteen threads a chunk, each every sixteenth element in ascending order; then lane by lane.
@@ -113,7 +111,8 @@ __global__ void load_kernel(PlainMatrices of, const Normalizer* normalizers, Bat
       square_of(of.cols), {of.rows(), of.cols}, tall,
       [&](Place at) {
         const double value = static_cast<double>(taken(of, of.u[u_index(of, at)]));
-        return by.alive != 0 ? static_cast<float>(value * by.factor) : 0.0f;
+        if (by.alive == 0) return 0.0f;
+        return rounded(libmuon::norm_precision(of.spec), static_cast<float>(value * by.factor));
       },
       [&](Place at, float value) {
         to[x_index(x, at, tall)] = Stored<kPrecision>::narrow(libmuon::rounded<kPrecision>(value));
@@ -131,7 +130,7 @@ __global__ void store_kernel(PlainMatrices of, const Normalizer* normalizers, Ba
       [&](Place at) {
         const float value =
             Stored<kPrecision>::widen(from[blockIdx.z * x.step + at.row * x.ld + at.col]);
-        const float handed = alive ? rounded(of.spec.handed, value) : 0.0f;
+        const float handed = alive ? rounded(of.spec.handed_back, value) : 0.0f;
         if (!isfinite(handed)) tell(of, blockIdx.z);
         return handed;
       },

@@ -115,7 +115,7 @@ __global__ void __launch_bounds__(kThreads)
     for (std::uint64_t col = std::uint64_t{blockIdx.x} * kThreads + threadIdx.x; col < of.o.cols;
          col += std::uint64_t{gridDim.x} * kThreads) {
       const float moved = o[col] * factors[of.of_rows != 0 ? row : col];
-      o[col] = rounded(of.o.spec.handed, rounded(of.o.spec.precision, moved));
+      o[col] = rounded(of.o.spec.handed_back, rounded(of.o.spec.precision, moved));
       if (!isfinite(o[col])) tell(of.o, matrix);
     }
   }

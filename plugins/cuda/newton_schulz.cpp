@@ -125,8 +125,8 @@ class Stages {
   void identity(Part to, Part from, float value) {
     run(launch_identity(at(from), value, at(to), stream_), "adding to a diagonal");
   }
-  void advance(Part left, float beta) {
-    square({Part::y, 1.0f, left, Part::x, beta, Part::x});
+  void advance(Part left, float beta, float alpha = 1.0f) {
+    square({Part::y, alpha, left, Part::x, beta, Part::x});
     swap(Part::x, Part::y);
   }
   void swap(Part a, Part b) { std::swap(place(a), place(b)); }

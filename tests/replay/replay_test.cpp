@@ -36,10 +36,15 @@ TEST_P(Cases, HoldsToEveryToleranceOfItsOwn) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Fixtures, Cases,
-                         testing::Values("adamw-torch", "dion-flatten-cautious", "gram-eps",
-                                         "keller-bf16-tall", "keller-eps", "keller-wide-gauss",
-                                         "moonlight-row-1xN", "nanogpt-wide",
-                                         "normuon-fp32-formula", "normuon-wide-bf16"));
+                         testing::Values("adamw-torch", "deepspeed-eps-bf16",
+                                         "deepspeed-expert3d-bf16", "deepspeed-gram-tall-bf16",
+                                         "deepspeed-gram-wide-bf16", "deepspeed-heads-bf16",
+                                         "deepspeed-square-bf16", "deepspeed-standard-tall-bf16",
+                                         "dion-flatten-cautious", "emerging-head-cubic5",
+                                         "gram-eps", "keller-bf16-tall", "keller-eps",
+                                         "keller-wide-gauss", "megcore-wide", "moonlight-row-1xN",
+                                         "moonlight-wide-6", "nanogpt-wide", "normuon-fp32-formula",
+                                         "normuon-wide-bf16", "torch213-steps3-tall-bf16"));
 
 // A case with one text of its case.json changed.
 class Changed {

@@ -218,7 +218,8 @@ class MuonRun {
     if (shape.size() < 2) return Error{Code::usage, compose("{} is no matrix", traced)};
     libmuon::MuonSpec only = newton_schulz_alone(settings);
     // The update of a bf16 parameter is bf16 as it comes; what is made of it is not.
-    if (case_.dtype() == DType::bf16) only.handed = libmuon::Precision::fp32;
+    if (case_.dtype() == DType::bf16 && only.norm_of != libmuon::NormOf::handed)
+      only.handed = libmuon::Precision::fp32;
     EBB_TRY_ASSIGN(const auto engine,
                    Rehearsal::open({shape, DType::f32, only, std::vector<float>(u.size()), bf16_},
                                    scratch_.next()));

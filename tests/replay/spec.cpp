@@ -34,6 +34,18 @@ Result<T> meaning_of(const Fields& fields, std::string_view name, const Word<T> 
 constexpr Word<Precision> kPrecisions[] = {
     {"F32", Precision::fp32}, {"BF16", Precision::bf16}, {"F16", Precision::fp16}};
 
+// Of the update in fp32, of its cast to the precision, or of the update as it is handed over.
+Result<libmuon::NormOf> norm_of(const Fields& ns, const MuonSpec& spec, bool cast_first,
+                                Precision norm) {
+  using libmuon::NormOf;
+  if (cast_first && norm == spec.precision)
+    return norm == Precision::fp32 ? NormOf::update : NormOf::rounded;
+  if (!cast_first && norm == Precision::fp32) return NormOf::update;
+  if (!cast_first && norm == spec.handed) return NormOf::handed;
+  return ns.wrong("norm_result_dtype",
+                  "is neither fp32, nor that of the update, nor that of its cast");
+}
+
 Result<> take_newton_schulz(const Fields& ns, MuonSpec& spec) {
   EBB_TRY_ASSIGN(const auto coefficients, ns.rows("coefficients"));
   EBB_TRY_ASSIGN(const std::uint64_t steps, ns.count("steps"));
@@ -52,10 +64,7 @@ Result<> take_newton_schulz(const Fields& ns, MuonSpec& spec) {
   EBB_TRY_ASSIGN(spec.precision, meaning_of(ns, "compute_dtype", kPrecisions));
   EBB_TRY_ASSIGN(const bool cast_first, ns.flag("cast_before_norm"));
   EBB_TRY_ASSIGN(const Precision norm, meaning_of(ns, "norm_result_dtype", kPrecisions));
-  if (norm != (cast_first ? spec.precision : Precision::fp32))
-    return ns.wrong("norm_result_dtype", "is neither fp32 of the update nor that of its cast");
-  spec.norm_of = cast_first ? libmuon::NormOf::rounded : libmuon::NormOf::update;
-  if (spec.precision == Precision::fp32) spec.norm_of = libmuon::NormOf::update;
+  EBB_TRY_ASSIGN(spec.norm_of, norm_of(ns, spec, cast_first, norm));
   EBB_TRY_ASSIGN(spec.norm_factor, ns.number("norm_factor"));
   EBB_TRY_ASSIGN(spec.eps, ns.number("eps"));
   EBB_TRY_ASSIGN(
@@ -83,6 +92,7 @@ std::optional<libmuon::ScaleRounding> scale_rounding(std::string_view text, bool
   using libmuon::ScaleRounding;
   const auto says = [&](std::string_view words) { return text.find(words) != text.npos; };
   if (text.starts_with("lr") || text == "O in fp32") return ScaleRounding::none;
+  if (says("then cast to the gradient dtype")) return ScaleRounding::handed;
   if (says("rounded to the compute dtype")) return ScaleRounding::scaled;
   if (says("rounded to O's dtype"))
     return second_moment ? ScaleRounding::none : ScaleRounding::step;
@@ -185,11 +195,11 @@ Result<MuonSpec> muon_spec_of(const Fields& spec, const Case& from) {
   EBB_TRY_ASSIGN(const bool flatten, spec.flag("flatten"));
   into.dims = flatten ? libmuon::Dims::flatten : libmuon::Dims::stack;
   EBB_TRY_ASSIGN(const Fields ns, spec.object("ns"));
-  EBB_TRY(take_newton_schulz(ns, into));
   if (from.dtype() == DType::bf16) into.handed = into.weights = Precision::bf16;
   if (spec.has("u_cast")) {
     EBB_TRY_ASSIGN(into.handed, meaning_of(spec, "u_cast", kPrecisions));
   }
+  EBB_TRY(take_newton_schulz(ns, into));
   EBB_TRY_ASSIGN(into.split, split_of(spec));
   EBB_TRY(take_scale(spec, into));
   EBB_TRY(take_second_moment(spec, into));

@@ -15,7 +15,6 @@ namespace ebb::cuda {
 namespace {
 
 using libmuon::Momentum;
-using libmuon::NormOf;
 using libmuon::PlainBuffer;
 using libmuon::PlainMatrices;
 using libmuon::Precision;
@@ -225,8 +224,7 @@ void tell(const PlainMatrices& of, std::uint64_t matrix) {
       of.number + static_cast<std::uint32_t>(matrix);
 }
 float taken(const PlainMatrices& of, float value) {
-  const float handed = round_to(of.spec.handed, value);
-  return of.spec.norm_of == NormOf::rounded ? round_to(of.spec.precision, handed) : handed;
+  return round_to(libmuon::norm_precision(of.spec), round_to(of.spec.handed, value));
 }
 Numbers of_batch(const Batch& batch, std::uint64_t number) {
   const std::uint64_t size = batch.precision == Precision::fp32 ? 4 : 2;
@@ -295,7 +293,9 @@ cudaError_t launch_load(const PlainMatrices& of, const Normalizer* normalizers, 
         for (std::uint64_t col = 0; col < of.cols; ++col) {
           const double value = static_cast<double>(taken(of, u[index_of(of, row, col)]));
           to.put(tall ? col * x.ld + row : row * x.ld + col,
-                 by.alive != 0 ? static_cast<float>(value * by.factor) : 0.0f);
+                 by.alive != 0 ? round_to(libmuon::norm_precision(of.spec),
+                                          static_cast<float>(value * by.factor))
+                               : 0.0f);
         }
     }
   });
@@ -313,7 +313,7 @@ cudaError_t launch_store(const PlainMatrices& of, const Normalizer* normalizers,
       for (std::uint64_t row = 0; row < of.rows(); ++row)
         for (std::uint64_t col = 0; col < of.cols; ++col) {
           const float value = from.get(tall ? col * x.ld + row : row * x.ld + col);
-          const float handed = by.alive != 0 ? round_to(of.spec.handed, value) : 0.0f;
+          const float handed = by.alive != 0 ? round_to(of.spec.handed_back, value) : 0.0f;
           if (!std::isfinite(handed)) tell(of, number);
           u[index_of(of, row, col)] = handed;
         }

@@ -78,7 +78,8 @@ void normalise(const PlainNormalise& range, float* o, float* v, std::uint64_t nu
       float& value = o[place(of, row) * cols + col];
       const float factor =
           stub::round_to(of.spec.precision, static_cast<float>(steps[by_rows ? row : col] * ratio));
-      value = stub::round_to(of.spec.handed, stub::round_to(of.spec.precision, value * factor));
+      value =
+          stub::round_to(of.spec.handed_back, stub::round_to(of.spec.precision, value * factor));
       if (!std::isfinite(value) && of.spoiled != nullptr)
         *reinterpret_cast<std::uint32_t*>(stub::open(of.spoiled, sizeof(std::uint32_t))) =
             of.number + static_cast<std::uint32_t>(number);

@@ -158,6 +158,7 @@ TEST(Elementwise, WhatIsTakenOffIsRoundedWhereTheSpecSaysSo) {
   EXPECT_EQ(after(ScaleRounding::none), 15.0f * (1.0f + 0x1p-11f));
   EXPECT_EQ(after(ScaleRounding::scaled), 3.0f * (5.0f + 0x1p-8f)) << "fp16: in units of 2^-8";
   EXPECT_EQ(after(ScaleRounding::step), 15.0f) << "bf16: in units of 2^-4";
+  EXPECT_EQ(after(ScaleRounding::handed), 15.0f) << "fp16, then bf16";
   spec.precision = spec.handed = Precision::fp32;
   for (const auto rounding : {ScaleRounding::scaled, ScaleRounding::step})
     EXPECT_EQ(after(rounding), after(ScaleRounding::none));

@@ -99,6 +99,119 @@ TEST(Precision, TheNormMayBeThatOfWhatIsRounded) {
   EXPECT_TRUE(same_bits(run(spec, 40, 60, nudged), run(spec, 40, 60, u)));
 }
 
+// U over its norm, by the words of docs/numerics.md alone.
+std::vector<float> divided_by_its_norm(const MuonSpec& spec, std::vector<float> u) {
+  const Precision kept = spec.norm_of == NormOf::update    ? Precision::fp32
+                         : spec.norm_of == NormOf::rounded ? spec.precision
+                                                           : spec.handed;
+  const auto in = [](Precision precision, double value) {
+    const auto wide = static_cast<float>(value);
+    return precision == Precision::fp32 ? wide : cast(precision, wide);
+  };
+  const auto norm_in = [&](double value) {
+    return kept == Precision::fp32 ? value : static_cast<double>(in(kept, value));
+  };
+  double squares = 0;
+  for (float& value : u) {
+    value = in(kept, static_cast<double>(in(spec.handed, static_cast<double>(value))));
+    squares += static_cast<double>(value) * static_cast<double>(value);
+  }
+  const double norm = norm_in(norm_in(std::sqrt(squares)) * spec.norm_factor);
+  const double divisor =
+      spec.eps_rule == EpsRule::add ? norm_in(norm + spec.eps) : std::max(norm, norm_in(spec.eps));
+  for (float& value : u) {
+    const float x = in(kept, static_cast<double>(value) / divisor);
+    value = in(spec.handed, static_cast<double>(in(spec.precision, static_cast<double>(x))));
+  }
+  return u;
+}
+
+// An iteration that changes nothing shows what the others would begin with.
+TEST(Precision, TheNormIsTakenAndDividedByInTheDtypeThatIsSaid) {
+  int drawn = 0;
+  for (const NormOf norm_of : {NormOf::update, NormOf::rounded, NormOf::handed})
+    for (const Precision precision : {Precision::fp32, Precision::bf16, Precision::fp16})
+      for (const Precision handed : {Precision::fp32, Precision::bf16})
+        for (const Form form : {Form::standard, Form::gram})
+          for (const auto& [eps_rule, factor] : {std::pair(EpsRule::add, 1.0),
+                                                 {EpsRule::add, 1.02},
+                                                 {EpsRule::clamp, 1.0},
+                                                 {EpsRule::clamp, 1.02}})
+            for (const auto& [rows, cols] :
+                 {std::pair<std::size_t, std::size_t>(40, 9), {9, 40}, {17, 17}, {1, 5}})
+              for (const float size : {1.0f, 1e-9f}) {  // the second: below eps
+                MuonSpec spec;
+                spec.iterations = {{1, 0, 0}};
+                spec.norm_of = norm_of;
+                spec.precision = precision;
+                spec.handed = handed;
+                spec.form = form;
+                spec.rounding = Rounding::each;
+                spec.eps_rule = eps_rule;
+                spec.norm_factor = factor;
+                if (!validate(spec)) continue;  // the norm of what fp16 cannot hold
+                auto u = gaussian(rows * cols, static_cast<std::uint32_t>(rows));
+                for (float& value : u) value *= size;
+                const auto wanted = divided_by_its_norm(spec, u);
+                const auto found = run(spec, rows, cols, u);
+                // A divisor in fp64 may round the other way where nothing is rounded behind it.
+                const bool exact = handed == Precision::bf16 || precision != Precision::fp32;
+                EXPECT_LE(
+                    relative_distance(found, std::vector<double>(wanted.begin(), wanted.end())),
+                    exact ? 0 : 1e-7)
+                    << static_cast<int>(norm_of) << static_cast<int>(precision)
+                    << static_cast<int>(handed) << " " << rows << " x " << cols;
+                ++drawn;
+              }
+  EXPECT_GE(drawn, 900);
+}
+
+// D = X + (b A) X of one iteration in fp64, each product rounded once; A's factor rounded or not.
+std::vector<double> cubic(const MuonSpec& spec, std::size_t m, std::size_t n,
+                          const std::vector<float>& u, Rounding rounding) {
+  const auto round = [&](std::vector<double> values) {
+    for (double& value : values)
+      value = static_cast<double>(cast(spec.precision, static_cast<float>(value)));
+    return values;
+  };
+  auto x = round(testing::normalised(spec, m, n, u));
+  for (const auto [a, b, c] : spec.iterations) {
+    auto gram = round(testing::product(m, n, m, x, testing::transposed(m, n, x)));
+    for (double& value : gram) value *= static_cast<double>(b);
+    if (rounding != Rounding::fused) gram = round(gram);
+    auto next = testing::product(m, m, n, gram, x);
+    for (std::size_t i = 0; i < next.size(); ++i) next[i] += static_cast<double>(a) * x[i];
+    x = round(next);
+  }
+  return x;
+}
+
+// As Emerging-Optimizers' cubic5 does: (b A) X is b (A X), and A^2 is not made.
+TEST(Precision, AnIterationWithoutASquareDoesNotRoundWhatIsLeftOfIt) {
+  const auto cubics = *coefficients("cubic5", 5);
+  for (const Precision precision : {Precision::bf16, Precision::fp16})
+    for (const Coefficients& step : cubics)
+      for (const auto& [m, n] :
+           {std::pair<std::size_t, std::size_t>(24, 40), {33, 33}, {7, 90}, {70, 130}}) {
+        MuonSpec spec = *preset("emerging");
+        spec.precision = precision;
+        spec.iterations = {step};
+        const auto u = gaussian(m * n, 5);
+        const auto direct = cubic(spec, m, n, u, Rounding::fused);
+        const auto rounded = cubic(spec, m, n, u, Rounding::each);
+        const auto expect_direct = [&](const std::vector<float>& o) {
+          EXPECT_LE(2 * relative_distance(o, direct), relative_distance(o, rounded))
+              << m << " x " << n << ", " << step.b;
+        };
+        expect_direct(run(spec, m, n, u));
+        if (m != n)  // a tall one: the same X
+          expect_direct(testing::transposed(n, m, run(spec, n, m, testing::transposed(m, n, u))));
+        MuonSpec quintic = spec;
+        quintic.iterations = {{1, 1, 1}};
+        EXPECT_LT(newton_schulz_flops(spec, m, n), newton_schulz_flops(quintic, m, n));
+      }
+}
+
 TEST(Precision, EveryPresetInFp32AgreesWithFp64) {
   for (const Preset& one : presets())
     for (const auto& [rows, cols] :

@@ -101,6 +101,8 @@ std::vector<MuonSpec> gram_specs() {
       if (precision != Precision::fp32) specs.push_back(spec);
       spec.rounding = Rounding::each_product_first;
       if (precision == Precision::bf16) specs.push_back(spec);
+      spec.norm_of = NormOf::handed;
+      specs.push_back(spec);
     }
   return specs;
 }

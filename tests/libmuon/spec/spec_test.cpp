@@ -1,6 +1,7 @@
 // What an optimizer step means, as values and as the manifest's text.
 #include "ebb/libmuon/spec/spec.h"
 
+#include "ebb/libmuon/kernels/rounding.h"
 #include "ebb/libmuon/spec/blocks.h"
 #include "ebb/libmuon/spec/presets.h"
 
@@ -136,11 +137,41 @@ TEST(Spec, CoefficientsBeyondASetAreItsLastOrBeginAgain) {
   EXPECT_EQ(polar[9].a, polar[7].a);
   const auto quintic = *coefficients("quintic", 7);
   EXPECT_EQ(quintic[6].b, quintic[1].b);
+  const auto cubic = *coefficients("cubic5", 5);
+  for (const Coefficients& step : cubic) EXPECT_EQ(step.c, 0);
   EXPECT_NE(quintic[6].b, quintic[4].b);
   const auto none = coefficients("polar-express", 5);
   ASSERT_FALSE(none);
   EXPECT_EQ(none.error().message, "there is no set of coefficients polar-express");
   EXPECT_EQ(none.error().hint, "did you mean polar_express?");
+}
+
+// DeepSpeed takes the norm in the dtype of the gradients, so `handed` says which.
+TEST(Spec, OnePresetOfDeepSpeedIsForGradientsInFp32AndInBf16) {
+  const MuonSpec fp32 = *preset("deepspeed");
+  EXPECT_EQ(norm_precision(fp32), Precision::fp32);
+  const auto bf16 = with_setting(fp32, "handed", "bf16");
+  ASSERT_TRUE(bf16);
+  EXPECT_EQ(norm_precision(*bf16), Precision::bf16);
+  EXPECT_EQ((*bf16).precision, Precision::fp16);
+  EXPECT_EQ(update_dtype(*bf16), DType::bf16);
+}
+
+TEST(Spec, TorchsPresetsDifferInTheScaleAlone) {
+  const auto scales = [](const char* name) {
+    std::vector<double> all;
+    for (const Shape& shape : {Shape{12, 3}, Shape{3, 12}, Shape{5, 5}, Shape{1, 9}})
+      all.push_back(scales_of(*preset(name), shape, {0, 1}).front().scale);
+    return all;
+  };
+  EXPECT_EQ(scales("torch"), (std::vector<double>{2, 1, 1, 1}));
+  EXPECT_EQ(scales("torch_spectral_unclamped"), (std::vector<double>{2, 0.5, 1, 1.0 / 3}));
+  EXPECT_EQ(scales("torch_match_rms_adamw")[3], 0.2 * 3);
+  for (const char* name : {"torch_spectral_unclamped", "torch_match_rms_adamw"}) {
+    MuonSpec spec = *preset(name);
+    spec.scale = preset("torch")->scale;
+    EXPECT_EQ(to_group(spec), to_group(*preset("torch"))) << name;
+  }
 }
 
 TEST(Spec, EveryPresetIsASpecThatAGroupHolds) {
