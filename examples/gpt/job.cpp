@@ -26,11 +26,12 @@ using tools::Exit;
 
 using Say = std::function<void(const std::string&)>;
 
-Result<std::unique_ptr<libswap::IoQueue>> open_io(const Say& say) {
+Result<std::unique_ptr<libswap::IoQueue>> open_io(const Say& say,
+                                                  const libswap::IoQueue::Options& options) {
   EBB_TRY_ASSIGN(libswap::ChosenBackend chosen,
                  libswap::open_backend(libswap::BackendChoice::automatic));
   if (!chosen.note.empty()) say("note: " + chosen.note);
-  return libswap::IoQueue::start(std::move(chosen.backend), {});
+  return libswap::IoQueue::start(std::move(chosen.backend), options);
 }
 
 Result<> say_how_io_is(const Say& say, libswap::IoQueue& io, const SwapDirectories& swap) {
@@ -157,7 +158,7 @@ Result<Exit> Job::run() {
   tools::catch_preemption();
   if (settings_.print_pid == Report::on)
     std::fprintf(stderr, "pid %llu\n", static_cast<unsigned long long>(libswap::process_id()));
-  EBB_TRY_ASSIGN(const auto io, open_io(say_));
+  EBB_TRY_ASSIGN(const auto io, open_io(say_, settings_.io));
   EBB_TRY_ASSIGN(const Model model, make_model());
   const std::size_t length = model.config.sequence + 1;
   EBB_TRY_ASSIGN(const Corpus corpus, settings_.text ? load_text(*io, *settings_.text, length)

@@ -9,6 +9,7 @@
 #include "examples/gpt/batches.h"
 #include "examples/gpt/muon.h"
 #include "tools/cli/paths.h"
+#include "tools/cli/text.h"
 
 namespace ebb::gpt {
 namespace {
@@ -43,6 +44,18 @@ constexpr std::array kFlags = {
          .default_value = "64KiB",
          .group = "state",
          .line = "unit of paging, a multiple of 4 KiB"},
+    Flag{.name = "io-block",
+         .type = FlagType::size,
+         .metavar = "SIZE",
+         .default_value = "4MiB",
+         .group = "state",
+         .line = "largest operation of the disk, up to 16 MiB; swap-bench says which"},
+    Flag{.name = "io-in-flight",
+         .type = FlagType::size,
+         .metavar = "SIZE",
+         .default_value = "32MiB",
+         .group = "state",
+         .line = "bytes of them under way at a time, read and written each"},
     Flag{.name = "momentum",
          .type = FlagType::text,
          .metavar = "DTYPE",
@@ -308,6 +321,23 @@ Result<SwapPaths> swap_from(const tools::Arguments& arguments) {
   return swap;
 }
 
+// As swap-bench advises.
+Result<libswap::IoQueue::Options> io_from(const tools::Arguments& arguments) {
+  constexpr std::uint64_t kUnit = 4096, kMost = 16u << 20;
+  libswap::IoQueue::Options io;
+  const std::uint64_t block = arguments.size("io-block").value_or(io.chunk_bytes);
+  if (block == 0 || block > kMost || block % kUnit != 0)
+    return usage(compose("--io-block {}: wanted a multiple of 4 KiB up to 16 MiB",
+                         tools::bytes_text(block)));
+  const std::uint64_t window = arguments.size("io-in-flight").value_or(io.read_bytes_in_flight);
+  if (window < block)
+    return usage(compose("--io-in-flight {} is less than one operation, --io-block {}",
+                         tools::bytes_text(window), tools::bytes_text(block)));
+  io.chunk_bytes = static_cast<std::uint32_t>(block);
+  io.read_bytes_in_flight = io.write_bytes_in_flight = window;
+  return io;
+}
+
 }  // namespace
 
 const tools::Program& train_program() { return kProgram; }
@@ -336,6 +366,7 @@ Result<Settings> settings_from(const tools::Arguments& arguments,
   settings.begin.loss_scale.bits = static_cast<std::uint32_t>(bits);
   EBB_TRY_ASSIGN(settings.budget, budget_from(arguments.text("budget").value_or("quarter")));
   settings.tile_bytes = arguments.size("tile").value_or(settings.tile_bytes);
+  EBB_TRY_ASSIGN(settings.io, io_from(arguments));
   EBB_TRY_ASSIGN(settings.bf16, bf16_from(arguments.text("bf16").value_or("auto")));
   EBB_TRY_ASSIGN(settings.momentum, momentum_from(arguments.text("momentum").value_or("fp32")));
   EBB_TRY_ASSIGN(settings.placement, placement_from(arguments.text("placement").value_or("owner")));

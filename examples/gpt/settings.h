@@ -11,6 +11,7 @@
 #include "ebb/formats/core/dtype.h"
 #include "ebb/formats/core/result.h"
 #include "ebb/libmuon/plan/model.h"
+#include "ebb/libswap/queue/io_queue.h"
 #include "examples/gpt/model.h"
 #include "examples/gpt/trainer_state.h"
 #include "tools/cli/arguments.h"
@@ -51,6 +52,7 @@ struct Settings {
   std::uint64_t steps = 150;
   Budget budget;
   std::uint64_t tile_bytes = 64 * 1024;
+  libswap::IoQueue::Options io;
   DType momentum = DType::f32;
   std::optional<libmuon::Bf16> bf16;  // as EngineConfig::bf16
   libmuon::Placement placement = libmuon::Placement::owner;

@@ -36,10 +36,41 @@ TEST(SwapBench, SaysWhatToUseAndLeavesNothingBehind) {
   const Outcome run = measure({scratch.path()});
   EXPECT_EQ(run.exit, 0) << run.err;
   EXPECT_EQ(run.err, "");  // no progress where there is no terminal
-  for (const char* words : {" both at once (", "chunk_bytes ", "read_bytes_in_flight ",
-                            "write_bytes_in_flight ", "O_DIRECT ", "without huge pages"})
+  for (const char* words : {" both at once (", "from-to", "the default", "without huge pages"})
     EXPECT_NE(run.out.find(words), std::string::npos) << words << "\n" << run.out;
   EXPECT_TRUE(fs::is_empty(scratch.path()));
+}
+
+TEST(SwapBench, EverySettingThatItNamesIsAFlagOfGptTrain) {
+  const ScratchDirectory scratch;
+  const std::string said = measure({scratch.path()}).out;
+  if (said.find("is memory (tmpfs), no disk") != std::string::npos) GTEST_SKIP() << said;
+  const std::string help = run_program("gpt-train", {"--help"}).out;
+  const std::regex flag("(--[a-z-]+) ([0-9]+[KM]iB)");
+  int found = 0;
+  for (std::sregex_iterator at(said.begin(), said.end(), flag), end; at != end; ++at, ++found) {
+    EXPECT_NE(help.find((*at)[1].str() + " SIZE"), std::string::npos) << (*at)[0] << "\n" << help;
+    // It takes the value as it is written: what is missing is where state is to live.
+    const Outcome taken = run_program("gpt-train", {(*at)[1], (*at)[2]});
+    EXPECT_NE(taken.err.find("--swap DIR is missing"), std::string::npos) << taken.err;
+  }
+  EXPECT_EQ(found, 3) << said;
+}
+
+TEST(SwapBench, TheSecondsAreThoseOfTheWholeRun) {
+  const ScratchDirectory scratch;
+  for (const int seconds : {2, 4}) {
+    const auto begin = std::chrono::steady_clock::now();
+    const Outcome run = run_program("swap-bench", {scratch.path(), "--size", "64MiB", "--seconds",
+                                                   std::to_string(seconds), "--json"});
+    const std::chrono::duration<double> took = std::chrono::steady_clock::now() - begin;
+    ASSERT_EQ(run.exit, 0) << run.err;
+    // One round is measured in any case, and says how long it took.
+    EXPECT_NEAR(number_of(run.out, "seconds"), took.count(), 0.3);
+    if (number_of(run.out, "rounds") > 1) {
+      EXPECT_LT(took.count(), 1.5 * seconds) << run.out;
+    }
+  }
 }
 
 TEST(SwapBench, TheTimeOfAStepFollowsFromItsBytesAndTheRateOfTheAdvice) {
@@ -76,7 +107,14 @@ TEST(SwapBench, RefusesADirectoryItCannotWriteTo) {
   EXPECT_NE(nothing.err.find("there is no such directory\nhint: mkdir -p "), std::string::npos)
       << nothing.err;
   std::ofstream(scratch / "file") << "x";
-  EXPECT_EQ(measure({scratch / "file"}).exit, 2);
+  for (const char* path : {"file", "file/below", "file/below/it"}) {
+    const Outcome file = measure({scratch / path});
+    EXPECT_EQ(file.exit, 2);
+    EXPECT_NE(file.err.find("file is a file, no directory\nhint: name the directory"),
+              std::string::npos)
+        << file.err;
+    EXPECT_EQ(file.err.find("mkdir"), std::string::npos) << file.err;
+  }
   // Nobody can make a file there, not even root.
   const Outcome closed = measure({"/proc"});
   EXPECT_NE(closed.exit, 0);
@@ -98,6 +136,22 @@ TEST(SwapBench, RefusesFlagsThatSayNothing) {
   EXPECT_EQ(measure({scratch.path(), "--resident", "1GiB"}).exit, 2);
   EXPECT_EQ(run_program("swap-bench", {scratch.path(), "--size", "1MiB"}).exit, 2);
   EXPECT_EQ(run_program("swap-bench", {scratch.path(), "--seconds", "0"}).exit, 2);
+}
+
+TEST(SwapBench, AsksForTheUnitOfAStateOfAFewBytes) {
+  const ScratchDirectory scratch;
+  for (const auto& [flag, given, hint] : {std::tuple("--state", "64", "--state 64GiB"),
+                                          {"--state", "1.5", "--state 1.5GiB"},
+                                          {"--state", "64B", "--state 64GiB"},
+                                          {"--resident", "2", "--resident 2GiB"}}) {
+    std::vector<std::string> arguments = {scratch.path(), flag, given};
+    if (std::string(flag) == "--resident") arguments.insert(arguments.end(), {"--state", "64GiB"});
+    const Outcome run = measure(arguments);
+    EXPECT_EQ(run.exit, 2) << run.out;
+    EXPECT_NE(run.err.find(std::string(given) + " is less than 1 MiB"), std::string::npos)
+        << run.err;
+    EXPECT_NE(run.err.find(std::string("hint: say a unit: ") + hint), std::string::npos) << run.err;
+  }
 }
 
 TEST(SwapBench, StopsOnRequestAndLeavesNothingBehind) {

@@ -10,24 +10,43 @@
 namespace ebb::tools::swap_bench {
 namespace {
 
-constexpr double kNearly = 0.95;
+// Of two settings that are alike one is faster in all of five rounds than the other in any of them
+// once in 250 times: rare enough, with what beats() asks for beside.
+constexpr std::uint32_t kLeastRounds = 5;
+constexpr double kWorth = 1.1;                            // another setting, to change for it
 constexpr std::uint64_t kSlots = 3;                       // an engine's default
 constexpr std::uint64_t kMuonBytes = 8, kAdamBytes = 12;  // of state for an element
 
 }  // namespace
 
-Row best_of(const Sweep& sweep) {
-  double most = 0;
-  for (const Row& row : sweep.rows) most = std::max(most, row.rates.mixed);
-  const Row* best = nullptr;
-  for (const Row& row : sweep.rows) {
-    if (row.rates.mixed < kNearly * most) continue;
-    const auto rank = [](const Row& one) {
-      return std::tuple(one.window(), -std::int64_t{one.setting.operation_bytes});
-    };
-    if (best == nullptr || rank(row) < rank(*best)) best = &row;
+bool beats(const Row& one, const Row& other) {
+  const Rate &a = one.rates.mixed, &b = other.rates.mixed;
+  return a.least > b.most && a.median - b.median > b.most - b.least && a.median > kWorth * b.median;
+}
+
+Advice advice_of(const Sweep& sweep) {
+  const Row& usual = sweep.usual();
+  Advice advice{.use = usual, .fastest = usual};
+  for (const Row& row : sweep.rows)
+    if (row.rates.mixed.median > advice.fastest.rates.mixed.median) advice.fastest = row;
+  if (sweep.info.in_memory) {
+    advice.verdict = Verdict::in_memory;
+    return advice;
   }
-  return best == nullptr ? sweep.usual : *best;
+  if (sweep.rounds < kLeastRounds) {
+    advice.verdict = Verdict::too_few_rounds;
+    return advice;
+  }
+  const auto rank = [](const Row& one) {
+    return std::tuple(one.window(), -std::int64_t{one.setting.operation_bytes});
+  };
+  for (const Row& row : sweep.rows) {
+    if (!beats(row, usual) || beats(advice.fastest, row)) continue;
+    if (advice.verdict == Verdict::other_wins && rank(row) >= rank(advice.use)) continue;
+    advice.verdict = Verdict::other_wins;
+    advice.use = row;
+  }
+  return advice;
 }
 
 Result<State> state_of_model(const std::string& path) {
@@ -54,9 +73,9 @@ Result<State> state_of_model(const std::string& path) {
 Step step_of(const State& state, const Rates& rates) {
   Step step{
       .state = state, .read_bytes = state.paged_bytes(), .written_bytes = state.paged_bytes()};
-  step.seconds = static_cast<double>(step.read_bytes + step.written_bytes) / rates.mixed;
+  step.seconds = static_cast<double>(step.read_bytes + step.written_bytes) / rates.mixed.median;
   step.store_bytes = kSlots * state.bytes;
-  step.create_seconds = static_cast<double>(step.store_bytes) / rates.write;
+  step.create_seconds = static_cast<double>(step.store_bytes) / rates.write.median;
   return step;
 }
 

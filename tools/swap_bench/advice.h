@@ -9,9 +9,24 @@
 
 namespace ebb::tools::swap_bench {
 
-// The least in flight with which reading and writing at once are nearly as fast as they ever were;
-// of settings with as much in flight the one with the larger blocks.
-Row best_of(const Sweep& sweep);
+// What the measurements say of reading and writing at once.
+enum class Verdict : std::uint8_t {
+  other_wins,       // a setting beats the usual one by more than the spread of either
+  no_clear_winner,  // none does: the usual one stays
+  too_few_rounds,   // nothing is known of the spread: the usual one stays
+  in_memory,        // there is no disk
+};
+struct Advice {
+  Verdict verdict = Verdict::no_clear_winner;
+  Row use;
+  Row fastest;  // by its median
+};
+// In its slowest round one was faster than the other in its fastest; and its median leads by more
+// than the other's spread, and by a tenth.
+bool beats(const Row& one, const Row& other);
+// Of several that beat the usual one, and that the fastest of all does not beat, the least in
+// flight, then the larger blocks: what is the same within the spread gets the same answer.
+Advice advice_of(const Sweep& sweep);
 
 // Optimizer state in bytes. Of a model: fp32 master and momentum of each matrix (Muon), master and
 // two moments of all else (AdamW).

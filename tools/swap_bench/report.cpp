@@ -1,6 +1,9 @@
 #include "tools/swap_bench/report.h"
 
+#include <algorithm>
+
 #include "ebb/formats/core/json_text.h"
+#include "ebb/formats/core/units.h"
 #include "tools/cli/json.h"
 #include "tools/cli/text.h"
 
@@ -15,21 +18,81 @@ bool is_direct(const Sweep& sweep, const Row& row) {
   return sweep.info.direct && row.setting.caching == ProbeFile::Caching::direct;
 }
 
+std::string range_text(const Rate& rate) {
+  return rate_text(rate.least) + "-" + rate_text(rate.most);
+}
+
+// "4.0 MiB x 8"
+std::string name_of(const Row& row) {
+  return compose("{} x {}", bytes_text(row.setting.operation_bytes), row.setting.depth);
+}
+
+// As flags take it, exactly: "256KiB".
+std::string flag_text(std::uint64_t bytes) {
+  return bytes % formats::MiB == 0 ? compose("{}MiB", bytes / formats::MiB)
+                                   : compose("{}KiB", bytes / formats::KiB);
+}
+
 std::string table_text(const Sweep& sweep) {
   Table table({{"block", Align::right},
                {"depth", Align::right},
                {"read GB/s", Align::right},
                {"write GB/s", Align::right},
                {"both GB/s", Align::right},
+               {"from-to", Align::right},
                {""}});
   const auto add = [&](const Row& row, std::string what) {
     table.add({bytes_text(row.setting.operation_bytes), std::to_string(row.setting.depth),
-               rate_text(row.rates.read), rate_text(row.rates.write), rate_text(row.rates.mixed),
-               std::move(what)});
+               rate_text(row.rates.read.median), rate_text(row.rates.write.median),
+               rate_text(row.rates.mixed.median), range_text(row.rates.mixed), std::move(what)});
   };
-  for (const Row& row : sweep.rows) add(row, "");
-  if (sweep.info.direct) add(sweep.page_cache, "without O_DIRECT");
+  for (const Row& row : sweep.rows) add(row, row.usual() ? "the default" : "");
+  if (sweep.info.direct) add(sweep.page_cache, "without O_DIRECT, once");
   add(sweep.small_pages, "without huge pages");
+  return table.text();
+}
+
+std::string verdict_text(const Sweep& sweep, const Advice& advice) {
+  const Row& usual = sweep.usual();
+  const double ahead = advice.fastest.rates.mixed.median / usual.rates.mixed.median - 1;
+  switch (advice.verdict) {
+    case Verdict::in_memory:
+      return "no advice: this directory is memory (tmpfs), no disk: state that is paged to it "
+             "takes "
+             "as much memory as it saves\n";
+    case Verdict::too_few_rounds:
+      return compose(
+          "no advice: {} of all settings in {} s say nothing of the spread; the default "
+          "stays (--seconds {} takes more)\n",
+          plural(sweep.rounds, "round"), decimal(sweep.seconds, 1),
+          decimal(std::max(60.0, 10 * sweep.seconds), 0));
+    case Verdict::other_wins:
+      return compose(
+          "{} beats the default, {}: {} GB/s of both in its slowest round, {} in the "
+          "default's fastest\n",
+          name_of(advice.use), name_of(usual), rate_text(advice.use.rates.mixed.least),
+          rate_text(usual.rates.mixed.most));
+    case Verdict::no_clear_winner:
+      break;
+  }
+  if (advice.fastest.usual()) return compose("no setting beats the default, {}\n", name_of(usual));
+  return compose(
+      "no clear winner: {} leads the default, {}, by {} % of the median, within the "
+      "spread ({} and {} GB/s) or less than a tenth; the default stays\n",
+      name_of(advice.fastest), name_of(usual), decimal(100 * ahead, 0),
+      range_text(advice.fastest.rates.mixed), range_text(usual.rates.mixed));
+}
+
+// Each of them a flag of gpt-train and a field of the library.
+std::string settings_text(const Row& use) {
+  const std::string block = flag_text(use.setting.operation_bytes),
+                    window = flag_text(use.window());
+  Table table({{"use"}, {"gpt-train"}, {"field"}});
+  table.add({"operations of " + block, "--io-block " + block, "IoQueue::Options::chunk_bytes"});
+  table.add({window + " in flight each way", "--io-in-flight " + window,
+             "IoQueue::Options::read_bytes_in_flight, write_bytes_in_flight"});
+  table.add(
+      {"tiles of " + block + ", or a multiple", "--tile " + block, "EngineConfig::tile_bytes"});
   return table.text();
 }
 
@@ -38,22 +101,17 @@ std::string worth(double with, double without, std::string_view without_what) {
   return compose("{} times as fast as {}", decimal(with / without, 2), without_what);
 }
 
-std::string advice_text(const Sweep& sweep, const Row& best) {
-  Table table({{"use"}, {""}, {""}});
-  table.add({"chunk_bytes", bytes_text(best.setting.operation_bytes),
-             "of IoQueue::Options; a tile is a multiple of it"});
-  table.add({"read_bytes_in_flight", bytes_text(best.window()),
-             compose("{} of them at a time, each way", best.setting.depth)});
-  table.add({"write_bytes_in_flight", bytes_text(best.window()), ""});
-  if (sweep.info.direct)
-    table.add({"O_DIRECT", "yes",
-               worth(sweep.usual.rates.mixed, sweep.page_cache.rates.mixed,
-                     "through the page cache, and takes none of it")});
-  else
-    table.add({"O_DIRECT", "no", "its file system has none: the page cache's figures"});
-  table.add({"huge pages", "yes",
-             worth(sweep.usual.rates.mixed, sweep.small_pages.rates.mixed, "4 KiB pages")});
-  return table.text();
+std::string advice_text(const Sweep& sweep, const Advice& advice) {
+  std::string out = verdict_text(sweep, advice);
+  if (advice.verdict == Verdict::in_memory) return out;
+  const double usual = sweep.usual().rates.mixed.median;
+  out += "\n" + settings_text(advice.use) + "\n";
+  out += sweep.info.direct
+             ? compose("O_DIRECT is used unasked: {}, and takes none of it\n",
+                       worth(usual, sweep.page_cache.rates.mixed.median, "the page cache"))
+             : "its file system has no O_DIRECT: the figures are the page cache's\n";
+  return out + compose("huge pages are used unasked: {}\n",
+                       worth(usual, sweep.small_pages.rates.mixed.median, "pages of 4 KiB"));
 }
 
 std::string step_text(const Sweep& sweep, const Step& step) {
@@ -74,12 +132,28 @@ std::string step_text(const Sweep& sweep, const Step& step) {
   return out;
 }
 
+std::string_view word_of(Verdict verdict) {
+  switch (verdict) {
+    case Verdict::other_wins:
+      return "other_wins";
+    case Verdict::no_clear_winner:
+      return "no_clear_winner";
+    case Verdict::too_few_rounds:
+      return "too_few_rounds";
+    case Verdict::in_memory:
+      break;
+  }
+  return "in_memory";
+}
+
 JsonWriter& put_rates(JsonWriter& json, const Row& row, bool direct) {
   json.put("block_bytes", row.setting.operation_bytes).put("depth", row.setting.depth);
   json.put("direct", direct).put("huge_pages", row.setting.pages == libswap::Pages::huge);
-  json.key("read_bytes_per_s").raw(decimal(row.rates.read, 0));
-  json.key("write_bytes_per_s").raw(decimal(row.rates.write, 0));
-  return json.key("mixed_bytes_per_s").raw(decimal(row.rates.mixed, 0));
+  json.key("read_bytes_per_s").raw(decimal(row.rates.read.median, 0));
+  json.key("write_bytes_per_s").raw(decimal(row.rates.write.median, 0));
+  json.key("mixed_bytes_per_s").raw(decimal(row.rates.mixed.median, 0));
+  json.key("mixed_least_bytes_per_s").raw(decimal(row.rates.mixed.least, 0));
+  return json.key("mixed_most_bytes_per_s").raw(decimal(row.rates.mixed.most, 0));
 }
 
 void put_step(JsonWriter& json, const std::optional<Step>& step) {
@@ -102,15 +176,18 @@ void put_step(JsonWriter& json, const std::optional<Step>& step) {
 
 std::string report_text(const std::string& directory, const Sweep& sweep,
                         const std::optional<Step>& step) {
-  const Row best = best_of(sweep);
-  std::string out =
-      compose("{}: {} GB/s read, {} written, {} both at once ({}, a file of {})\n",
-              printable(directory), rate_text(best.rates.read), rate_text(best.rates.write),
-              rate_text(best.rates.mixed), sweep.backend, bytes_text(sweep.file_bytes));
+  const Advice advice = advice_of(sweep);
+  const Rates& rates = advice.use.rates;
+  std::string out = compose(
+      "{}: {} GB/s read, {} written, {} both at once (with {}: {} in {}; {}, a file of {}, {} s)\n",
+      printable(directory), rate_text(rates.read.median), rate_text(rates.write.median),
+      rate_text(rates.mixed.median), name_of(advice.use), range_text(rates.mixed),
+      plural(sweep.rounds, "round"), sweep.backend, bytes_text(sweep.file_bytes),
+      decimal(sweep.seconds, 1));
   if (!sweep.note.empty()) out += "  note  " + sweep.note + "\n";
   if (sweep.info.in_memory)
-    out += "  note  this directory is memory (tmpfs): a power loss takes all of it\n";
-  out += "\n" + table_text(sweep) + "\n" + advice_text(sweep, best);
+    out += "  note  this directory is memory (tmpfs), no disk: a power loss takes all of it\n";
+  out += "\n" + table_text(sweep) + "\n" + advice_text(sweep, advice);
   if (step) out += "\n" + step_text(sweep, *step);
   return out;
 }
@@ -122,13 +199,17 @@ std::string report_json(const std::string& directory, const Sweep& sweep,
   json.put("backend", sweep.backend).put("note", sweep.note);
   json.put("direct", sweep.info.direct).put("in_memory", sweep.info.in_memory);
   json.put("file_bytes", sweep.file_bytes).put("free_bytes", sweep.free_bytes);
+  json.put("rounds", sweep.rounds);
+  json.key("seconds").raw(decimal(sweep.seconds, 1));
   json.key("settings").open_list();
   std::vector<Row> rows = sweep.rows;
-  rows.insert(rows.end(), {sweep.usual, sweep.page_cache, sweep.small_pages});
+  rows.insert(rows.end(), {sweep.page_cache, sweep.small_pages});
   for (const Row& row : rows)
     put_rates(json.open_object(), row, is_direct(sweep, row)).close_object();
   json.close_list();
-  const Row best = best_of(sweep);
+  const Advice advice = advice_of(sweep);
+  const Row& best = advice.use;
+  json.put("verdict", word_of(advice.verdict));
   json.key("use").open_object().put("chunk_bytes", best.setting.operation_bytes);
   json.put("read_bytes_in_flight", best.window()).put("write_bytes_in_flight", best.window());
   put_rates(json, best, is_direct(sweep, best)).close_object();

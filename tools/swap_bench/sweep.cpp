@@ -2,7 +2,9 @@
 
 #include <algorithm>
 #include <array>
+#include <chrono>
 
+#include "ebb/formats/core/check.h"
 #include "ebb/formats/core/json_text.h"
 #include "ebb/formats/core/units.h"
 #include "ebb/libswap/sys/process.h"
@@ -13,6 +15,7 @@ namespace {
 
 namespace fs = libswap::fs;
 
+using Clock = std::chrono::steady_clock;
 using formats::KiB;
 using formats::MiB;
 using libswap::ProbeFile;
@@ -21,61 +24,89 @@ using Setting = ProbeFile::Setting;
 using Traffic = ProbeFile::Traffic;
 
 constexpr std::uint64_t kMostInFlight = 64 * MiB;  // of one direction
-constexpr int kRounds = 3;
-constexpr std::uint32_t kUsualBlock = 4u << 20;
-constexpr std::uint32_t kUsualDepth = 8;
+constexpr std::size_t kRounds = 7;
+constexpr double kLeastSeconds = 0.005;  // of a measurement
 
 // Blocks and depths that fit a file of such halves.
 std::vector<Setting> settings_for(std::uint64_t half_bytes, Caching caching) {
   std::vector<Setting> settings;
-  for (const std::uint64_t block : {256 * KiB, MiB, 4 * MiB, 16 * MiB})
+  for (const std::uint64_t block : {256 * KiB, MiB, std::uint64_t{kUsualBlock}, 16 * MiB})
     for (const std::uint32_t depth : {1u, 4u, kUsualDepth, 16u})
       if (block * depth <= kMostInFlight && block <= half_bytes)
         settings.push_back({static_cast<std::uint32_t>(block), depth, caching});
   return settings;
 }
 
-double median(std::array<double, kRounds> values) {
-  std::ranges::sort(values);
-  return values[kRounds / 2];
-}
-
 struct Candidate {
   Setting setting;
-  std::array<std::array<double, kRounds>, 3> measured{};  // by traffic
+  std::array<std::vector<double>, 3> measured = {};  // by traffic
 
   Row row() const {
-    return {setting, {median(measured[0]), median(measured[1]), median(measured[2])}};
+    return {setting, {rate_of(measured[0]), rate_of(measured[1]), rate_of(measured[2])}};
   }
 };
 
-std::string percent(std::size_t done, std::size_t all) {
-  return std::to_string(100 * done / all) + " %";
+// One measurement of many.
+struct Turn {
+  Candidate* candidate = nullptr;
+  Traffic traffic = Traffic::mixed;
+};
+
+// Each setting once in a round: what disturbs the disk for a while disturbs all of them. A step's
+// traffic is what the advice follows from, so that every round has it. What is written to the page
+// cache counts when it is on the disk, which may take long: once.
+std::vector<std::vector<Turn>> rounds_of(std::vector<Candidate>& candidates, Candidate& cached) {
+  std::vector<std::vector<Turn>> rounds(kRounds);
+  for (std::size_t round = 0; round < kRounds; ++round) {
+    for (Candidate& one : candidates)
+      for (const Traffic traffic : {Traffic::read, Traffic::write, Traffic::mixed})
+        if (traffic == Traffic::mixed || round % 3 == 0) rounds[round].push_back({&one, traffic});
+    if (round == 0)
+      for (const Traffic traffic : {Traffic::read, Traffic::write, Traffic::mixed})
+        rounds[round].push_back({&cached, traffic});
+  }
+  return rounds;
 }
 
-// Each setting once in a round: what disturbs the disk for a while disturbs all of them.
-Result<> measure(ProbeFile& file, std::vector<Candidate>& candidates, double seconds,
-                 StatusLine& status) {
-  const std::size_t all = candidates.size() * 3 * kRounds;
-  std::size_t done = 0;
-  for (int round = 0; round < kRounds; ++round)
-    for (Candidate& one : candidates)
-      for (const Traffic traffic : {Traffic::read, Traffic::write, Traffic::mixed}) {
-        if (status.due())
-          status.say(compose("measuring {} x {}: {}", bytes_text(one.setting.operation_bytes),
-                             one.setting.depth, percent(done, all)));
-        ++done;
-        EBB_TRY_ASSIGN(
-            one.measured[static_cast<std::size_t>(traffic)][static_cast<std::size_t>(round)],
-            file.measure(traffic, one.setting, seconds / static_cast<double>(all)));
-      }
-  return {};
+// The seconds that are left are shared out anew before each measurement, because what is in flight
+// at its end is waited for. Answers how many rounds there was time for, the first in any case.
+Result<std::uint32_t> measure(ProbeFile& file, std::vector<Candidate>& candidates,
+                              Candidate& cached, Clock::time_point end, StatusLine& status) {
+  const auto rounds = rounds_of(candidates, cached);
+  std::size_t left = 0, all = 0;
+  for (const auto& round : rounds) all += round.size();
+  left = all;
+  std::uint32_t done = 0;
+  for (const auto& round : rounds) {
+    if (done > 0 && Clock::now() >= end) break;
+    for (const Turn& turn : round) {
+      if (status.due())
+        status.say(compose("measuring {} x {}: {} %",
+                           bytes_text(turn.candidate->setting.operation_bytes),
+                           turn.candidate->setting.depth, 100 * (all - left) / all));
+      const double seconds = std::chrono::duration<double>(end - Clock::now()).count();
+      EBB_TRY_ASSIGN(const double rate,
+                     file.measure(turn.traffic, turn.candidate->setting,
+                                  std::max(kLeastSeconds, seconds / static_cast<double>(left--))));
+      turn.candidate->measured[static_cast<std::size_t>(turn.traffic)].push_back(rate);
+    }
+    ++done;
+  }
+  return done;
 }
 
 Result<> check_directory(const fs::path& directory) {
   std::error_code code;
   if (fs::is_directory(directory, code)) return libswap::check_may_write(directory);
   const std::string shown = printable(directory.string());
+  // Itself, or what it would lie in.
+  for (fs::path there = directory; !there.empty(); there = there.parent_path()) {
+    if (fs::exists(there, code) && !fs::is_directory(there, code))
+      return Error{Code::io, compose("{} is a file, no directory", printable(there.string())),
+                   "name the directory that state is to be paged to, such as " +
+                       printable(fs::absolute(there, code).parent_path().string())};
+    if (there == there.parent_path() || fs::exists(there, code)) break;
+  }
   return Error{Code::io, compose("{}: there is no such directory", shown), "mkdir -p " + shown};
 }
 
@@ -91,7 +122,20 @@ Result<> check_space(const SweepOptions& options, std::uint64_t free) {
 
 }  // namespace
 
+Rate rate_of(std::vector<double> measured) {
+  EBB_CHECK(!measured.empty());
+  std::ranges::sort(measured);
+  return {measured.front(), measured[measured.size() / 2], measured.back()};
+}
+
+const Row& Sweep::usual() const {
+  const auto found = std::ranges::find_if(rows, &Row::usual);
+  EBB_CHECK(found != rows.end());  // kLeastFile
+  return *found;
+}
+
 Result<Sweep> run_sweep(const SweepOptions& options, StatusLine& status) {
+  const auto begin = Clock::now();
   EBB_TRY(check_directory(options.directory));
   EBB_TRY_ASSIGN(auto chosen, libswap::open_backend(libswap::BackendChoice::automatic));
   Sweep sweep{.backend = std::string(chosen.backend->name()), .note = chosen.note};
@@ -114,17 +158,16 @@ Result<Sweep> run_sweep(const SweepOptions& options, StatusLine& status) {
   std::vector<Candidate> candidates;
   for (const Setting& setting : settings_for(file->half_bytes(), best))
     candidates.push_back({setting});
-  const std::uint32_t block =
-      static_cast<std::uint32_t>(std::min<std::uint64_t>(kUsualBlock, file->half_bytes()));
-  candidates.push_back({{block, kUsualDepth, best, libswap::Pages::huge}});
-  candidates.push_back({{block, kUsualDepth, Caching::page_cache, libswap::Pages::huge}});
-  candidates.push_back({{block, kUsualDepth, best, libswap::Pages::small}});
-  EBB_TRY(measure(*file, candidates, options.seconds, status));
+  candidates.push_back({{kUsualBlock, kUsualDepth, best, libswap::Pages::small}});
+  Candidate cached{{kUsualBlock, kUsualDepth, Caching::page_cache, libswap::Pages::huge}};
+  const auto end = begin + std::chrono::duration_cast<Clock::duration>(
+                               std::chrono::duration<double>(options.seconds));
+  EBB_TRY_ASSIGN(sweep.rounds, measure(*file, candidates, cached, end, status));
+  sweep.page_cache = cached.row();
   sweep.small_pages = candidates.back().row();
-  sweep.page_cache = candidates[candidates.size() - 2].row();
-  sweep.usual = candidates[candidates.size() - 3].row();
-  candidates.resize(candidates.size() - 3);
+  candidates.pop_back();
   for (const Candidate& one : candidates) sweep.rows.push_back(one.row());
+  sweep.seconds = libswap::seconds_since(begin);
   return sweep;
 }
 

@@ -13,24 +13,34 @@
 namespace ebb::tools::swap_bench {
 
 constexpr std::uint64_t kLeastFile = 32 * formats::MiB;  // its halves hold a block of each size
+// As libswap::IoQueue::Options has them: 32 MiB in flight.
+constexpr std::uint32_t kUsualBlock = 4u << 20;
+constexpr std::uint32_t kUsualDepth = 8;
 
 struct SweepOptions {
   std::filesystem::path directory;
   std::uint64_t file_bytes = std::uint64_t{1} << 30;  // at most
-  double seconds = 10;                                // of measuring; making the file comes on top
+  double seconds = 20;  // in all: a quarter at most for making the file
 };
 
-// Bytes per second; of several measurements that took turns with the other settings', the median.
+// Bytes per second, of measurements that took turns with those of other settings.
+struct Rate {
+  double least = 0, median = 0, most = 0;
+};
+Rate rate_of(std::vector<double> measured);  // REQUIRES: at least one
+
 struct Rates {
-  double read = 0;
-  double write = 0;
-  double mixed = 0;  // read and written at the same time, equal bytes, together
+  Rate read, write;
+  Rate mixed;  // read and written at the same time, equal bytes, together
 };
 struct Row {
   libswap::ProbeFile::Setting setting;
   Rates rates;
 
   std::uint64_t window() const { return std::uint64_t{setting.operation_bytes} * setting.depth; }
+  bool usual() const {
+    return setting.operation_bytes == kUsualBlock && setting.depth == kUsualDepth;
+  }
 };
 
 struct Sweep {
@@ -39,10 +49,13 @@ struct Sweep {
   libswap::FileInfo info;  // of the test file
   std::uint64_t file_bytes = 0;
   std::uint64_t free_bytes = 0;  // before
-  std::vector<Row> rows;         // blocks and depths, as the engine uses the disk
-  Row usual;                     // the engine's own setting
-  Row page_cache;                // the same without O_DIRECT; as `usual` where there is none
-  Row small_pages;               // the same from memory in pages of 4 KiB
+  std::uint32_t rounds = 0;      // in which each setting had its turn
+  double seconds = 0;            // that all of it took
+  std::vector<Row> rows;         // blocks and depths, the usual ones among them
+  Row page_cache;                // the usual ones without O_DIRECT, in the first round
+  Row small_pages;               // the usual ones from memory in pages of 4 KiB
+
+  const Row& usual() const;
 };
 
 // Blocks. Code::no_space where the file does not fit.
