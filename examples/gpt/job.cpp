@@ -61,8 +61,7 @@ Result<> predict_seconds(const std::vector<libmuon::EngineConfig>& engines, libs
   EBB_TRY_ASSIGN(const libswap::DiskLimit disk, libswap::measure_disk(io, swap, probe));
   const auto rates = libmuon::probe_compute(engines.front().model);
   const std::uint32_t cores = std::max(1u, std::thread::hardware_concurrency());
-  EBB_TRY_ASSIGN(const auto forecast, libmuon::forecast(engines.front(), rates, disk.mixed, cores));
-  facts.predicted_engine_s = forecast.step_s;
+  EBB_TRY_ASSIGN(facts.forecast, libmuon::forecast(engines.front(), rates, disk.mixed, cores));
   facts.disk_bytes_per_s = disk.mixed;
   if (disk.write > 0)
     facts.predicted_create_s = static_cast<double>(facts.predicted.disk_bytes) / disk.write;

@@ -75,13 +75,29 @@ class FlatJson {  // one key a line, so that a script can grep it
 }  // namespace
 
 Typical typical_step(const Outcome& outcome) {
-  std::vector<double> gradients, waited, engine;
+  std::vector<double> gradients, waited, engine, swept, exchange;
   for (const StepTimes& step : outcome.steps) {
     gradients.push_back(step.gradients_s);
     waited.push_back(step.waited_s);
     engine.push_back(step.engine_s);
+    swept.push_back(step.swept_s);
+    exchange.push_back(step.exchange_s);
   }
-  return {median(gradients), median(waited), median(engine)};
+  return {median(gradients), median(waited), median(engine), median(swept), median(exchange)};
+}
+
+// The forecast has the cores for the optimizer alone, and ranks that never wait for one another.
+std::string forecast_text(const libmuon::Forecast& forecast, const Typical& typical) {
+  const double times = forecast.step_s > 0 ? typical.engine_s / forecast.step_s : 1;
+  if (typical.engine_s == 0 || (times > 0.9 && times < 1.1)) return "";
+  const double rest = std::max(0.0, typical.engine_s - typical.swept_s - typical.exchange_s);
+  return compose(
+      "that is {} times the predicted {}: sweeps took {} (predicted: {}), exchanges alone {} ({}), "
+      "waits for the disk ({}) and for other ranks {}; the next forward runs on the same cores "
+      "meanwhile, which the forecast leaves out\n",
+      fixed(times, 1), milliseconds(forecast.step_s), milliseconds(typical.swept_s),
+      milliseconds(forecast.compute_s), milliseconds(typical.exchange_s),
+      milliseconds(forecast.exchange_s), milliseconds(forecast.disk_s), milliseconds(rest));
 }
 
 Measured measured_per_step(const Outcome& outcome) {
@@ -103,7 +119,8 @@ std::string plan_text(const Facts& facts) {
       bytes_text(plan.disk_bytes));
   out += compose("predicted a step: read {}, written {}, sent {}", bytes_text(plan.step_read_bytes),
                  bytes_text(plan.step_written_bytes), bytes_text(plan.step_sent_bytes));
-  if (facts.predicted_engine_s) out += ", optimizer " + milliseconds(*facts.predicted_engine_s);
+  if (facts.forecast)
+    out += compose(", optimizer {} alone on these cores", milliseconds(facts.forecast->step_s));
   out += "\n";
   if (facts.predicted_create_s)
     out += compose("a new store: all {} are written before the first step, {} s on this disk\n",
@@ -156,6 +173,7 @@ std::string outcome_text(const Facts& facts, const Outcome& outcome) {
               bytes(measured.read_bytes), bytes(measured.written_bytes), bytes(measured.sent_bytes),
               milliseconds(typical.engine_s), milliseconds(typical.waited_s),
               milliseconds(typical.step_s()));
+  if (facts.forecast) out += forecast_text(*facts.forecast, typical);
   out += traffic_text(facts, outcome);
   if (outcome.timeline)
     out += compose("{} % of the I/O beside computing, {} % of a step waits for it{}\n",
@@ -198,7 +216,12 @@ std::string outcome_json(const Facts& facts, const Outcome& outcome) {
   json.number("tokens_per_second", tokens_per_second(facts, outcome));
   json.number("step_s", typical.step_s()).number("gradients_s", typical.gradients_s);
   json.number("engine_s", typical.engine_s).number("waited_s", typical.waited_s);
-  if (facts.predicted_engine_s) json.number("predicted_engine_s", *facts.predicted_engine_s);
+  json.number("swept_s", typical.swept_s).number("exposed_exchange_s", typical.exchange_s);
+  if (facts.forecast)
+    json.number("predicted_engine_s", facts.forecast->step_s)
+        .number("predicted_compute_s", facts.forecast->compute_s)
+        .number("predicted_disk_s", facts.forecast->disk_s)
+        .number("predicted_exchange_s", facts.forecast->exchange_s);
   json.count("state_bytes", plan.state_bytes).count("frame_bytes", plan.frame_bytes);
   json.count("disk_bytes", plan.disk_bytes);
   json.count("predicted_read_bytes", plan.step_read_bytes)

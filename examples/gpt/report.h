@@ -7,6 +7,7 @@
 #include <string>
 
 #include "ebb/libmuon/plan/traffic.h"
+#include "ebb/libmuon/step/forecast.h"
 #include "examples/gpt/setup.h"
 #include "examples/gpt/train.h"
 
@@ -17,8 +18,9 @@ struct Facts {
   const Model& model;
   const Corpus& corpus;
   const Predicted& predicted;
-  // One optimizer step, and writing a new store; none where the disk could not be probed.
-  std::optional<double> predicted_engine_s, predicted_create_s;
+  // Of an optimizer step, and of writing a new store; none where the disk could not be probed.
+  std::optional<libmuon::Forecast> forecast;
+  std::optional<double> predicted_create_s;
   std::optional<double> disk_bytes_per_s;  // reads and writes together, probed
   double bigram_loss = 0;
   std::uint64_t peak_rss_bytes = 0;
@@ -29,6 +31,8 @@ struct Typical {
   double gradients_s = 0;
   double waited_s = 0;
   double engine_s = 0;
+  double swept_s = 0;
+  double exchange_s = 0;
   double step_s() const { return gradients_s + waited_s; }
 };
 Typical typical_step(const Outcome& outcome);
@@ -46,6 +50,9 @@ struct Beside {
   std::array<libmuon::OthersTraffic, 3> others;
 };
 Beside beside_others(const Facts& facts, const Outcome& outcome);
+
+// Where a step's time went, beside what was predicted; nothing where the two agree within a tenth.
+std::string forecast_text(const libmuon::Forecast& forecast, const Typical& typical);
 
 std::string plan_text(const Facts& facts);
 std::string outcome_text(const Facts& facts, const Outcome& outcome);

@@ -186,11 +186,14 @@ Result<> RankTrainer::begin_step(double gradients_s, const ExactLoss& my_loss) {
 
 Result<> RankTrainer::end_step() {
   if (!running_) return {};
-  const double before = engine_->stats().step_s;
+  const libmuon::EngineStats before = engine_->stats();
   const Clock::time_point begin = Clock::now();
   EBB_TRY(engine_->wait_step());
   running_->waited_s = waited_s_ + seconds_since(begin);
-  running_->engine_s = engine_->stats().step_s - before;
+  const libmuon::EngineStats after = engine_->stats();
+  running_->engine_s = after.step_s - before.step_s;
+  running_->swept_s = after.compute_s - before.compute_s;
+  running_->exchange_s = after.exposed_exchange_s - before.exposed_exchange_s;
   constexpr std::uint64_t kWarmUp = 2;
   if (steps_ > outcome_.first_step + kWarmUp) outcome_.steps.push_back(*running_);
   report_progress(*running_);

@@ -37,6 +37,8 @@ struct StepTimes {
   double gradients_s = 0;  // forward, backward, the ordered mean
   double waited_s = 0;     // of the trainer, for the optimizer
   double engine_s = 0;     // the optimizer's step, the next forward beside it
+  double swept_s = 0;      // of that, in sweeps
+  double exchange_s = 0;   // of that, in exchanges with no sweep beside them
 };
 
 // Snapshots left out.

@@ -1,5 +1,6 @@
 #include <algorithm>
 #include <array>
+#include <cmath>
 #include <cstdio>
 
 #include "tests/demo/demo.h"
@@ -40,7 +41,8 @@ Result<Line> predicted_step(const Trained& trained) {
   EBB_TRY_ASSIGN(const double predicted_s, run.number("predicted_engine_s"));
   EBB_TRY_ASSIGN(const double measured_s, run.number("engine_s"));
   what += "; optimizer " + fixed(1e3 * predicted_s, 0) + " ms predicted, " +
-          fixed(1e3 * measured_s, 0) + " measured";
+          fixed(1e3 * measured_s, 0) + " measured" +
+          (std::abs(measured_s / predicted_s - 1) > 0.1 ? ", the next forward beside it" : "");
   return Line{what, shell(trained.command)};
 }
 
