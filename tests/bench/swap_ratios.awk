@@ -12,12 +12,21 @@ function figure(name, values, digits,    middle) {
   write_json(sprintf("\"%s\": %.6g", name, middle))
   write_json(sprintf("\"%s_spread\": [%.6g, %.6g]", name, least, most))
 }
+# One that nothing could be divided by.
+function no_figure(name) {
+  printf "%-32s %8s\n", name, "-"
+  write_json("\"" name "\": null")
+}
 # How many times as fast the first is.
 function speed(name, kind, other,    i, values) {
-  if (!((other, 1) in seconds)) { write_json("\"" name "\": null"); return }
-  for (i = 1; i <= rounds; ++i) values[i] = seconds[other, i] / seconds[kind, i]
+  if (!((other, 1) in seconds) || !((kind, 1) in seconds)) { write_json("\"" name "\": null"); return }
+  for (i = 1; i <= rounds; ++i) {
+    if (seconds[kind, i] <= 0) { no_figure(name); return }
+    values[i] = seconds[other, i] / seconds[kind, i]
+  }
   figure(name, values, 2)
 }
+function per(value, by) { return by > 0 ? value / by : 0 }
 function faster(one, other) { return median_of(one) <= median_of(other) ? one : other }
 {
   if (!($2 in known)) { known[$2] = 1; kinds[++count] = $2 }
@@ -34,8 +43,8 @@ END {
     }
     middle = median_of(kind)
     line = sprintf("%-20s %-24s %6.2f", kind, sprintf("%.3f [%.3f-%.3f]", middle, least, most),
-      moved[kind, 1] / middle / 1e9)
-    if (used + system_ > 0) line = line sprintf(" %10.3f %10.3f", used / all * 1e9, system_ / all * 1e9)
+      per(moved[kind, 1], middle) / 1e9)
+    if (used + system_ > 0 && all > 0) line = line sprintf(" %10.3f %10.3f", used / all * 1e9, system_ / all * 1e9)
     print line
     times = times (times == "" ? "" : ", ") sprintf("\"%s\": {\"median\": %.6g, \"least\": %.6g, " \
       "\"most\": %.6g}", kind, middle, least, most)
@@ -60,12 +69,17 @@ END {
   speed("threads_vs_step", "threads", "step")
   speed("predicted_vs_step", "step", "probe")
   for (i = 1; i <= rounds; ++i) {
-    cost[i] = seconds["step", i] / seconds["unchecked", i] - 1
-    thread[i] = queue["step", i] / (moved["step", i] / 1e9)
+    if (seconds["unchecked", i] <= 0 || moved["step", i] <= 0) divides = "no"
+    cost[i] = per(seconds["step", i], seconds["unchecked", i]) - 1
+    thread[i] = per(queue["step", i], moved["step", i] / 1e9)
     own += user["bare", i]
   }
-  figure("checksum_cost", cost, 3)
-  figure("io_thread_cores_per_gb_per_s", thread, 4)
+  if (divides == "no") {
+    no_figure("checksum_cost"); no_figure("io_thread_cores_per_gb_per_s")
+  } else {
+    figure("checksum_cost", cost, 3)
+    figure("io_thread_cores_per_gb_per_s", thread, 4)
+  }
   # User time is counted in clock ticks: of one round it says little.
   own = own / rounds / (bytes / 4194304) * 1e6
   printf "%-32s %8.1f\n", "own_user_us_per_tile", own
