@@ -1,5 +1,7 @@
 #include "ebb/libmuon/step/continuity.h"
 
+#include <array>
+#include <cstdio>
 #include <map>
 #include <optional>
 #include <set>
@@ -63,6 +65,13 @@ std::string differences(const GroupSpec& spec, std::uint32_t number, const Group
   return all;
 }
 
+// For people: 20, where 1 / (1 - 0.95) is 19.999999999999982.
+std::string rounded_text(double value) {
+  std::array<char, 32> text{};
+  std::snprintf(text.data(), text.size(), "%.6g", value);
+  return text.data();
+}
+
 Result<std::string> compare_momentum(const MuonSpec& spec, const GroupEntry& stored,
                                      const TensorEntry& tensor) {
   const auto form = formats::momentum_form(stored, tensor);
@@ -76,8 +85,8 @@ Result<std::string> compare_momentum(const MuonSpec& spec, const GroupEntry& sto
                compose("the momentum of {} was kept as {}, the model keeps {}: it would be wrong "
                        "by a factor of {}",
                        printable(tensor.name), *form == MomentumForm::sum ? "a sum" : "an EMA",
-                       ours, number_text(1 / (1 - spec.beta))),
-               compose("ckpt-convert CHECKPOINT NEW --to ebb --momentum {} converts it",
+                       ours, rounded_text(1 / (1 - spec.beta))),
+               compose("ckpt-convert CHECKPOINT NEW --to ebb --momentum {}, then begin from NEW",
                        formats::name_of(wanted))};
 }
 

@@ -38,6 +38,10 @@ enum class Side : std::uint8_t { host, device };
 // this rank keeps the state of.
 enum class PartialSums : std::uint8_t { made_twice, kept };
 
+// What Engine::open does where the store or checkpoint holds state of parameters that the model has
+// not: refuses, as torch's strict loading does, or goes on without that state.
+enum class DroppedState : std::uint8_t { refused, allowed };
+
 struct EngineConfig {
   ModelSpec model;
   PartitionSpec partition;
@@ -91,6 +95,9 @@ struct EngineConfig {
   // two bytes of a parameter less, with the bits of masters in fp32. The bound weights are state
   // then: whoever writes them is found out by the next step(), and refused. The same on all ranks.
   StateDTypes dtypes;
+
+  // A store that is transferred is replaced: what is dropped is gone then. The same on all ranks.
+  DroppedState dropped = DroppedState::refused;
 };
 
 // Elements [range.first, + count) of a parameter's fp32 initial weights, the same on every rank.
@@ -164,8 +171,10 @@ class Engine {
   // state comes from, in this order: the directory's current store (any world size, layout or tile
   // size: if they differ it is transferred into a new store), `checkpoint` if given (any format
   // that describes), `initial` otherwise. Parameters that a store or checkpoint has not, or has
-  // without the state of their optimizer, begin anew; origin() names them, and those that it has
-  // too many. The directory and the queue outlive the engine.
+  // without the state of their optimizer, begin anew; origin() names them. Those that it has too
+  // many are refused (Code::layout names them) unless EngineConfig::dropped allows it, and named in
+  // origin() then. After an error the directory's store is as it was. The directory and the queue
+  // outlive the engine.
   static Result<std::unique_ptr<Engine>> open(const EngineConfig& config, Communicator& ranks,
                                               libswap::IoQueue& io,
                                               libswap::SwapDirectory& directory,

@@ -40,6 +40,18 @@ std::vector<std::string> tile_names(const ModelSpec& model, const StatePlan& pla
   return names;
 }
 
+Error drops_state(const StoredState& stored, std::string_view format) {
+  std::string message =
+      compose("the {} checkpoint holds state of parameters that the model has not: {}", format,
+              stored.lost);
+  if (!stored.fresh.empty())
+    message += compose("; it has not these of the model: {}", stored.fresh);
+  return {Code::layout, std::move(message),
+          "a name that changed: ckpt-convert --rename; parameters that are gone: "
+          "EngineConfig::dropped = DroppedState::allowed goes on without their state. Until then "
+          "nothing changes"};
+}
+
 std::string ranks_text(std::uint32_t world) { return compose("{} ranks", world); }
 
 }  // namespace
@@ -224,6 +236,8 @@ Result<std::shared_ptr<libswap::Store>> Engine::Impl::make_store(
 Result<> Engine::Impl::begin_from(Beginning& from) {
   const Catalog& catalog = from.checkpoint->catalog();
   EBB_TRY_ASSIGN(StoredState stored, find_stored(catalog, config.model, parts.plan));
+  if (config.dropped == DroppedState::refused && !stored.lost.empty())
+    return drops_state(stored, catalog.format);
   from.held = std::move(stored.held);
   if (!from.initial && std::ranges::find(from.held, Held::nothing) != from.held.end())
     return Error{Code::usage, "parameters have no initial weights: " + stored.differences,

@@ -68,6 +68,8 @@ std::vector<Setting> settings_of(const EngineConfig& config, const Columns& colu
       {"what gradients are handed in", text_of(config.partition.hand_in)},
       {"what becomes of partial gradients' sums",
        config.partial_sums == PartialSums::kept ? "kept" : "made twice"},
+      {"what becomes of dropped state",
+       config.dropped == DroppedState::allowed ? "allowed" : "refused"},
       {"the axes of the world", text_of(config.partition.axes)},
       {"the number of partitions", std::to_string(config.partition.parts.size())},
   };

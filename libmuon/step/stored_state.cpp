@@ -60,21 +60,25 @@ Result<> check_state(const TensorEntry* tensor, const ParamSpec& param, const Sh
   return {};
 }
 
-// Names as people read them, the first of many.
+// Names as people read them, the first of many. Borrows them.
 class Named {
  public:
-  void add(std::string_view name) {
-    constexpr std::size_t kMostNamed = 100;
-    if (++count_ <= kMostNamed) text_ += compose("{}{}", count_ == 1 ? "" : ", ", printable(name));
-    more_ = count_ > kMostNamed ? compose(" and {} more", count_ - kMostNamed) : std::string();
+  void add(std::string_view name) { names_.push_back(name); }
+  std::string text(std::size_t most) const {
+    std::string text;
+    for (std::size_t i = 0; i < std::min(most, names_.size()); ++i)
+      text += compose("{}{}", i == 0 ? "" : ", ", printable(names_[i]));
+    if (names_.size() > most) text += compose(" and {} more", names_.size() - most);
+    return text;
   }
   void append_to(std::string& all, std::string_view kind) const {
-    if (count_ > 0) all += compose("{}{}: {}{}", all.empty() ? "" : "; ", kind, text_, more_);
+    constexpr std::size_t kMostNamed = 100;
+    if (names_.empty()) return;
+    all += compose("{}{}: {}", all.empty() ? "" : "; ", kind, text(kMostNamed));
   }
 
  private:
-  std::size_t count_ = 0;
-  std::string text_, more_;
+  std::vector<std::string_view> names_;
 };
 
 class Comparison {
@@ -115,6 +119,9 @@ class Comparison {
     lost_.append_to(found.differences, "not in the model any more");
     for (const std::string& recast : recasts_)
       found.differences += (found.differences.empty() ? "" : "; ") + recast;
+    constexpr std::size_t kNamedInAnError = 8;
+    found.fresh = new_.text(kNamedInAnError);
+    found.lost = lost_.text(kNamedInAnError);
     return found;
   }
 

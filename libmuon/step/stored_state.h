@@ -29,6 +29,7 @@ enum class Held : std::uint8_t {
 struct StoredState {
   std::vector<Held> held;   // by parameter
   std::string differences;  // for people, by kind, dtypes too; "" where there are none
+  std::string fresh, lost;  // of these: parameters that are new, and those that the model has not
 };
 // Code::incomplete names the first state that is missing of a parameter that was trained;
 // Code::layout one of another shape, or a source that has no parameter of the model. Second moments

@@ -17,6 +17,7 @@ namespace {
 
 using libmuon::AdamSpec;
 using libmuon::Communicator;
+using libmuon::DroppedState;
 using libmuon::ModelSpec;
 using libmuon::MuonSpec;
 
@@ -44,11 +45,13 @@ struct Ran {
 
 // Opens, steps with the gradients of the numbers given, commits.
 Ran run(const std::filesystem::path& directory, const ModelSpec& model, std::uint32_t ranks,
-        const std::vector<std::uint64_t>& gradients, const Checkpoint* checkpoint = nullptr) {
+        const std::vector<std::uint64_t>& gradients, const Checkpoint* checkpoint = nullptr,
+        DroppedState dropped = DroppedState::refused) {
   auto chosen = libswap::open_backend(libswap::BackendChoice::automatic);
   EBB_CHECK(chosen.has_value());
   World world(std::move(chosen->backend), directory, ranks);
-  const auto config = config_of(Training{.ranks = ranks}, model);
+  auto config = config_of(Training{.ranks = ranks}, model);
+  config.dropped = dropped;
   Ran ran;
   const auto answers = world.run([&](Communicator& rank) -> Result<> {
     EBB_TRY_ASSIGN(auto engine, RankEngine::open(world, rank, config, checkpoint));
@@ -68,18 +71,60 @@ Ran run(const std::filesystem::path& directory, const ModelSpec& model, std::uin
   return ran;
 }
 
-Error refusal_of(const std::filesystem::path& directory, const ModelSpec& model,
-                 const libmuon::InitialWeights& initial) {
+// Of every rank.
+std::vector<Error> refusals_of(const std::filesystem::path& directory, const ModelSpec& model,
+                               std::uint32_t ranks, const libmuon::InitialWeights& initial,
+                               const Checkpoint* checkpoint = nullptr) {
   auto chosen = libswap::open_backend(libswap::BackendChoice::automatic);
   EBB_CHECK(chosen.has_value());
-  World world(std::move(chosen->backend), directory, 1);
-  const auto config = config_of(Training{.ranks = 1}, model);
+  World world(std::move(chosen->backend), directory, ranks);
+  const auto config = config_of(Training{.ranks = ranks}, model);
   const auto answers = world.run([&](Communicator& rank) -> Result<> {
-    EBB_TRY(libmuon::Engine::open(config, rank, world.io(), world.swap(), initial, nullptr));
+    EBB_TRY(libmuon::Engine::open(config, rank, world.io(), world.swap(), initial, checkpoint));
     return {};
   });
-  return answers[0] ? Error{Code::usage, "it was opened"} : answers[0].error();
+  std::vector<Error> errors;
+  for (const auto& answer : answers)
+    errors.push_back(answer ? Error{Code::usage, "it was opened"} : answer.error());
+  return errors;
 }
+
+Error refusal_of(const std::filesystem::path& directory, const ModelSpec& model,
+                 const libmuon::InitialWeights& initial) {
+  return refusals_of(directory, model, 1, initial).front();
+}
+
+// A checkpoint of another program: the weights of a matrix, and AdamW's state of a vector.
+class Foreign {
+ public:
+  Foreign() {
+    catalog_.format = "dcp";
+    catalog_.step = 7;
+    for (const auto& [name, state, shape] :
+         {std::tuple{"matrix", "param", Shape{12, 20}}, std::tuple{"vector", "param", Shape{64}},
+          std::tuple{"vector", "exp_avg", Shape{64}},
+          std::tuple{"vector", "exp_avg_sq", Shape{64}}}) {
+      TensorEntry& tensor = catalog_.tensors.emplace_back();
+      tensor.name = name;
+      tensor.state = state;
+      tensor.shape = shape;
+      data_.emplace_back(formats::volume(shape), 0.25f);
+    }
+    catalog_.groups = {{"adamw", {}, {"vector"}}};
+  }
+  Result<formats::MemoryContent> checkpoint() const {
+    std::vector<formats::Held> held;
+    for (std::uint32_t i = 0; i < data_.size(); ++i)
+      held.push_back(
+          {i, formats::whole(catalog_.tensors[i].shape), std::as_bytes(std::span(data_[i]))});
+    return formats::MemoryContent::make(catalog_, std::move(held));
+  }
+  const std::vector<float>& matrix() const { return data_[0]; }
+
+ private:
+  Catalog catalog_;
+  std::vector<std::vector<float>> data_;
+};
 
 TEST(ChangedModel, GainsAndLosesParametersAndTheOthersGoOnBitForBit) {
   const ModelSpec before = model_of({kMatrix, kVector, kGone});
@@ -90,7 +135,7 @@ TEST(ChangedModel, GainsAndLosesParametersAndTheOthersGoOnBitForBit) {
   for (const std::uint32_t ranks : {1u, 2u, 3u}) {
     const TempDir directory;
     run(directory.path(), before, 2, {1, 2, 3});
-    EXPECT_EQ(run(directory.path(), after, ranks, {4, 5}).origin,
+    EXPECT_EQ(run(directory.path(), after, ranks, {4, 5}, nullptr, DroppedState::allowed).origin,
               "transferred the store of 2 ranks at step 3 (new: fresh.matrix, "
               "fresh.vector; not in the model any more: gone)");
     const Ran resumed = run(directory.path(), after, ranks, {6});
@@ -123,32 +168,14 @@ TEST(ChangedModel, FreezesAndUnfreezesWithItsWeights) {
 }
 
 TEST(ChangedModel, WeightsThatWereNeverTrainedAreTaken) {
-  Catalog catalog;
-  catalog.format = "dcp";
-  catalog.step = 7;
-  std::vector<std::vector<float>> data;
-  for (const auto& [name, state, shape] :
-       {std::tuple{"matrix", "param", Shape{12, 20}}, std::tuple{"vector", "param", Shape{64}},
-        std::tuple{"vector", "exp_avg", Shape{64}},
-        std::tuple{"vector", "exp_avg_sq", Shape{64}}}) {
-    TensorEntry& tensor = catalog.tensors.emplace_back();
-    tensor.name = name;
-    tensor.state = state;
-    tensor.shape = shape;
-    data.emplace_back(formats::volume(shape), 0.25f);
-  }
-  catalog.groups = {{"adamw", {}, {"vector"}}};
-  std::vector<formats::Held> held;
-  for (std::uint32_t i = 0; i < data.size(); ++i)
-    held.push_back(
-        {i, formats::whole(catalog.tensors[i].shape), std::as_bytes(std::span(data[i]))});
-  const auto content = formats::MemoryContent::make(catalog, std::move(held));
+  const Foreign foreign;
+  const auto content = foreign.checkpoint();
   ASSERT_TRUE(content);
   const TempDir directory;
   const Ran ran = run(directory.path(), model_of({kMatrix, kVector}), 2, {}, &*content);
   EXPECT_EQ(ran.origin,
             "loaded a dcp checkpoint of 1 ranks at step 7 (not trained until now: matrix)");
-  EXPECT_EQ(ran.weights.at("matrix"), data[0]);
+  EXPECT_EQ(ran.weights.at("matrix"), foreign.matrix());
   EXPECT_EQ(tensors_of(directory.path()).at("matrix momentum_buffer"), std::vector<float>(240, 0));
 }
 
@@ -170,6 +197,49 @@ TEST(ChangedModel, AnotherModelIsRefusedAndTheStoreStays) {
             Code::layout);
   EXPECT_EQ(run(directory.path(), model_of({kMatrix, kVector}), 2, {}).origin,
             "resumed the store at step 1");
+}
+
+// A name that is mistyped, a block that is left out: state of days would be gone with one start.
+TEST(ChangedModel, LosesNoStateUnlessToldAndTheStoreStays) {
+  const ModelSpec before = model_of({kMatrix, kVector, kGone});
+  auto mistyped = kGone;
+  mistyped.name = "gnoe";
+  for (const std::uint32_t ranks : {1u, 2u, 3u}) {
+    const TempDir directory;
+    run(directory.path(), before, 2, {1, 2});
+    const auto kept = tensors_of(directory.path());
+    for (const auto& [model, message] :
+         {std::pair{model_of({kMatrix, kVector}),
+                    "the ebb checkpoint holds state of parameters that the model has not: gone"},
+          std::pair{model_of({kMatrix, kVector, mistyped}),
+                    "the ebb checkpoint holds state of parameters that the model has not: gone; "
+                    "it has not these of the model: gnoe"},
+          std::pair{model_of({kGone}),
+                    "the ebb checkpoint holds state of parameters that the "
+                    "model has not: matrix, vector"}})
+      for (const Error& error : refusals_of(directory.path(), model, ranks, noisy_weights)) {
+        EXPECT_EQ(error.code, Code::layout);
+        EXPECT_EQ(error.message, message);
+        EXPECT_NE(error.hint.find("DroppedState::allowed"), std::string::npos) << error.hint;
+      }
+    EXPECT_EQ(tensors_of(directory.path()), kept);
+    EXPECT_EQ(run(directory.path(), before, 2, {}).origin, "resumed the store at step 2");
+  }
+}
+
+TEST(ChangedModel, LosesNoStateOfACheckpointUnlessTold) {
+  const Foreign foreign;
+  const auto content = foreign.checkpoint();
+  ASSERT_TRUE(content);
+  const ModelSpec model = model_of({kMatrix, kFreshVector});
+  const TempDir directory;
+  for (const Error& error : refusals_of(directory.path(), model, 2, noisy_weights, &*content))
+    EXPECT_EQ(error.message,
+              "the dcp checkpoint holds state of parameters that the model has not: vector; it "
+              "has not these of the model: fresh.vector");
+  EXPECT_EQ(run(directory.path(), model, 2, {}, &*content, DroppedState::allowed).origin,
+            "loaded a dcp checkpoint of 1 ranks at step 7 (new: fresh.vector; not trained until "
+            "now: matrix; not in the model any more: vector)");
 }
 
 }  // namespace
