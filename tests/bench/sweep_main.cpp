@@ -46,6 +46,8 @@ constexpr tools::Program kProgram = {
     .flags = kFlags,
     .examples = {},
     .closing = "Makes a store in DIR and leaves it there.",
+    .formats = tools::Formats::none,
+    .exits = tools::kPlainExits,
 };
 
 libmuon::EngineConfig config_for(std::uint64_t state_bytes) {

@@ -30,15 +30,19 @@ constexpr std::array kFlags = {
          .line = "where everything is written, emptied first (default: demo/ beside the programs)"},
 };
 
+constexpr std::array kExits = {tools::ExitLine{"0", "every claim holds"},
+                               tools::ExitLine{"1", "a claim does not hold"}, tools::kUsage,
+                               tools::kEnvironment, tools::kStopped};
+
 constexpr tools::Program kProgram = {
     .name = "ebb-demo",
     .summary = "Runs Ebb's main job on this machine and checks seven claims on what it measures.",
     .positionals = {},
     .flags = kFlags,
     .examples = {},
-    .closing =
-        "Exit code 1 when a claim does not hold; speeds are judged on a quiet machine only, and "
-        "decide nothing.",
+    .closing = "Speeds are judged on a quiet machine only, and decide nothing.",
+    .formats = tools::Formats::none,
+    .exits = kExits,
 };
 
 struct Claim {

@@ -1,6 +1,8 @@
 // The command line every program shares, as values.
 #include <gtest/gtest.h>
 
+#include <algorithm>
+
 #include "tests/support/program.h"
 #include "tools/cli/arguments.h"
 #include "tools/cli/console.h"
@@ -95,6 +97,28 @@ TEST(CommandLine, HelpComesInTwoLengths) {
   EXPECT_EQ(parse_command_line(kProgram, {"-h"})->wanted, Invocation::Wanted::brief_help);
   EXPECT_EQ(parse_command_line(kProgram, {"--help"})->wanted, Invocation::Wanted::full_help);
   EXPECT_EQ(parse_command_line(kProgram, {"-V"})->wanted, Invocation::Wanted::version);
+}
+
+TEST(CommandLine, WhatPeopleTryFirstIsUnderstood) {
+  EXPECT_EQ(parse_command_line(kProgram, {"help"})->wanted, Invocation::Wanted::brief_help);
+  EXPECT_EQ(parse_command_line(kProgram, {"-v"})->wanted, Invocation::Wanted::version);
+  EXPECT_EQ(parse_command_line(kProgram, {"./help"})->arguments.positional(0), "./help");
+}
+
+TEST(Help, ListsFormatsAndExitCodesOnlyWhereTheyApply) {
+  constexpr Program kPlain = {"bench", "measures", {}, {}, {}, {}, Formats::none, kPlainExits};
+  const std::string plain = help_text(kPlain, HelpLength::full);
+  EXPECT_EQ(plain.find("FORMATS"), std::string::npos) << plain;
+  EXPECT_EQ(plain.find("  1  "), std::string::npos) << plain;
+  EXPECT_EQ(plain.find("checkpoint"), std::string::npos) << plain;
+  EXPECT_NE(plain.find("EXIT CODES\n  0  success\n  2  "), std::string::npos) << plain;
+  const std::string version = version_text(kPlain);
+  EXPECT_TRUE(version.starts_with("bench (Ebb) ")) << version;
+  EXPECT_EQ(std::count(version.begin(), version.end(), '\n'), 1) << version;
+  const std::string judging = help_text(kProgram, HelpLength::full);
+  EXPECT_NE(judging.find("FORMATS\n  "), std::string::npos);
+  EXPECT_NE(judging.find("  1  checked, and found different"), std::string::npos);
+  EXPECT_NE(version_text(kProgram).find("\nreads   "), std::string::npos);
 }
 
 TEST(CommandLine, SizesHaveDecimalAndBinaryUnits) {

@@ -27,6 +27,12 @@ class ArgumentParser {
 
   Result<Invocation> run(const std::vector<std::string>& words) {
     Invocation invocation;
+    // What people try first; a path of that name is ./help.
+    if (words == std::vector<std::string>{"help"} || words == std::vector<std::string>{"-v"}) {
+      invocation.wanted =
+          words.front() == "-v" ? Invocation::Wanted::version : Invocation::Wanted::brief_help;
+      return invocation;
+    }
     EBB_TRY_ASSIGN(const po::parsed_options parsed, parse(words));
     for (const po::option& option : parsed.options) {
       if (option.string_key == kPositionals) {

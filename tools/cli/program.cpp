@@ -13,16 +13,6 @@ namespace {
 constexpr std::size_t kWidth = 80;
 constexpr std::string_view kVersion = EBB_VERSION;
 
-constexpr std::string_view kExitCodes =
-    "EXIT CODES\n"
-    "  0  success\n"
-    "  1  checked, and found different or damaged (--verify, --diff)\n"
-    "  2  wrong usage, or an ordinary input/output error\n"
-    "  3  the checkpoint is damaged, incomplete or not safe to load\n"
-    "  4  not supported: no format that is known, or a part that is not read\n"
-    "  5  the environment refuses: no space, too little memory\n"
-    "  130  stopped by Ctrl-C (143: by SIGTERM)\n";
-
 // Words of `text` in lines of at most kWidth, every line indented.
 std::string wrapped(std::string_view text, std::size_t indent) {
   std::string out, line(indent, ' ');
@@ -77,10 +67,17 @@ std::string formats_text() {
   return out;
 }
 
+std::string exits_text(const Program& program) {
+  std::string out;
+  for (const ExitLine& exit : program.exits) out += compose("  {}  {}\n", exit.code, exit.line);
+  return out;
+}
+
 std::vector<Flag> all_flags(const Program& program) {
   std::vector<Flag> flags(program.flags.begin(), program.flags.end());
   flags.push_back(flag("Other", "-h, --help", "-h in short, --help in full"));
-  flags.push_back(flag("Other", "-V, --version", "version and formats"));
+  flags.push_back(flag("Other", "-V, --version",
+                       program.formats == Formats::listed ? "version and formats" : "version"));
   return flags;
 }
 
@@ -127,12 +124,15 @@ std::string help_text(const Program& program, HelpLength length) {
     out += flag_text(flag, column, length);
   }
   if (length == HelpLength::brief) return compose("{}\n{} --help says more.\n", out, program.name);
-  out += compose("\nFORMATS\n{}\n{}", formats_text(), kExitCodes);
+  if (program.formats == Formats::listed) out += compose("\nFORMATS\n{}", formats_text());
+  out += compose("\nEXIT CODES\n{}", exits_text(program));
   if (!program.closing.empty()) out += "\n" + wrapped(program.closing, 0);
   return out;
 }
 
 std::string version_text(const Program& program) {
+  const std::string version = compose("{} (Ebb) {}\n", program.name, kVersion);
+  if (program.formats == Formats::none) return version;
   std::vector<std::string_view> known;
   std::string lacks;
   for (const formats::Format* format : formats::registered_formats()) {
@@ -143,8 +143,7 @@ std::string version_text(const Program& program) {
                        format->traits().reader_program, format->name());
   }
   const std::string formats = joined(known);
-  return compose("{} (Ebb) {}\nreads   {}\nwrites  {}\n{}", program.name, kVersion, formats,
-                 formats, lacks);
+  return compose("{}reads   {}\nwrites  {}\n{}", version, formats, formats, lacks);
 }
 
 }  // namespace ebb::tools

@@ -2,6 +2,7 @@
 // Boost.Program_options and writes the help; nothing about a flag is said twice.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <span>
 #include <string>
@@ -90,6 +91,36 @@ struct Example {
   std::string_view what;
 };
 
+struct ExitLine {
+  std::string_view code;
+  std::string_view line;
+};
+
+// What some programs share.
+inline constexpr ExitLine kSuccess = {"0", "success"};
+inline constexpr ExitLine kUsage = {"2", "wrong usage, or an ordinary input/output error"};
+inline constexpr ExitLine kUnsafe = {"3",
+                                     "the checkpoint is damaged, incomplete or not safe to load"};
+inline constexpr ExitLine kUnsupported = {
+    "4",
+    "not supported: no format that is known, or a part that is not "
+    "read"};
+inline constexpr ExitLine kEnvironment = {"5",
+                                          "the environment refuses: no space, too little memory"};
+inline constexpr ExitLine kStopped = {"130", "stopped by Ctrl-C (143: by SIGTERM)"};
+
+// Of a program that reads checkpoints and judges them.
+inline constexpr std::array kCheckpointExits = {
+    kSuccess,     ExitLine{"1", "checked, and found different or damaged (--verify, --diff)"},
+    kUsage,       kUnsafe,
+    kUnsupported, kEnvironment,
+    kStopped};
+// Of one that reads none.
+inline constexpr std::array kPlainExits = {kSuccess, kUsage, kEnvironment, kStopped};
+
+// Whether a program reads or writes checkpoints: --help and --version list the formats then.
+enum class Formats : std::uint8_t { listed, none };
+
 struct Program {
   std::string_view name;
   std::string_view summary;
@@ -97,6 +128,8 @@ struct Program {
   std::span<const Flag> flags;              // besides --help and --version, which every program has
   std::span<const Example> examples;
   std::string_view closing;  // the last paragraph of --help
+  Formats formats = Formats::listed;
+  std::span<const ExitLine> exits = kCheckpointExits;
 };
 
 enum class HelpLength : std::uint8_t { brief, full };  // -h, --help

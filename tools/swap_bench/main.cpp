@@ -54,7 +54,9 @@ constexpr Program kProgram = {
     "Settings take turns, seven times where the time suffices. 4 MiB x 8, what the engine does "
     "unasked, stays the advice unless another setting was faster in its slowest turn than that in "
     "its fastest. With O_DIRECT no page cache flatters a figure, but a virtual machine's host or a "
-    "RAID controller may still hold the test file: a larger --size says."};
+    "RAID controller may still hold the test file: a larger --size says.",
+    tools::Formats::none,
+    tools::kPlainExits};
 
 // "--state 64" would be 64 bytes.
 Result<std::optional<std::uint64_t>> size_of_state(const Arguments& arguments,

@@ -47,6 +47,8 @@ constexpr tools::Program kProgram = {
         "bits of one that nothing happened to; starts that were refused, or hung; kills by "
         "the phase they hit, and those behind a generation newer than their start's. Exit "
         "code 1 unless all runs are identical and nothing was refused or hung.",
+    .formats = tools::Formats::none,
+    .exits = tools::kPlainExits,
 };
 
 std::string json_of(const Figures& figures, std::uint64_t seed) {
