@@ -2,6 +2,7 @@
 
 #include "ebb/formats/registry.h"
 #include "ebb/libswap/sys/thread.h"
+#include "ebb/libswap/tree/file_tree.h"
 #include "ebb/libswap/write/write_checkpoint.h"
 
 namespace ebb::gpt {
@@ -28,12 +29,31 @@ Result<formats::Conversion> Exporter::plan(const Checkpoint& source) const {
                                            .world = world_});
 }
 
+// The hints of the library are about a program that only converts.
+Result<> Exporter::check_place(const formats::EmitPlan& plan) const {
+  auto writable = libswap::check_destination(io_, plan, request_.directory);
+  if (writable) return {};
+  Error error = std::move(writable).error().within(
+      compose("--export {}:{}", request_.format, request_.directory.string()));
+  error.hint = compose("name another folder: --export {}:DIR; or remove this one", request_.format);
+  return error;
+}
+
+bool Exporter::is_there() const {
+  if (phase_ == Phase::done || engine_.step_count() != request_.step) return false;
+  auto tree = libswap::open_tree(request_.directory);
+  if (!tree) return false;
+  const auto found = formats::describe(*std::move(tree));
+  return found && (*found)->catalog().format == request_.format &&
+         (*found)->catalog().step == static_cast<std::int64_t>(request_.step);
+}
+
 Result<> Exporter::check() const {
   if (rank_ != Rank{0} || phase_ == Phase::done) return {};
   EBB_TRY_ASSIGN(const auto present, engine_.open_export());
   EBB_TRY_ASSIGN(const auto source, present.describe());
   auto possible = plan(*source);
-  if (possible) return {};
+  if (possible) return check_place(possible->plan);
   Error error = std::move(possible).error().within("--export " + request_.format);
   error.hint = compose(
       "export to another format, as dcp, or convert the store later: ckpt-convert {} {} --to {}",

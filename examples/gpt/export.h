@@ -31,8 +31,13 @@ class Exporter {
            libmuon::Engine& engine, Rank rank, std::atomic<bool>& written);
   ~Exporter();
 
-  // Before the first step, on rank 0: what the format cannot hold is refused now, not at the end.
+  // Before the first step, on rank 0: what the format cannot hold, or a place that cannot be
+  // written, is refused now, not at the end.
   Result<> check() const;
+  // Before the first step, on rank 0: a run that was killed behind its export has begun at that
+  // step once more, and what is to be exported lies there.
+  bool is_there() const;
+  void leave_out() { phase_ = Phase::done; }
   // The run begins behind the step to export: there is nothing to do.
   bool too_late() const { return too_late_; }
   // After each step; true: snapshot now, wherever the usual interval stands.
@@ -48,6 +53,7 @@ class Exporter {
   enum class Phase : std::uint8_t { waiting, writing, done };
   Result<> start_writing();
   Result<formats::Conversion> plan(const Checkpoint& source) const;
+  Result<> check_place(const formats::EmitPlan& plan) const;
   Result<Exported> write(const Checkpoint& source, std::uint64_t step) const;
 
   const ExportRequest& request_;

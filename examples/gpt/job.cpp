@@ -45,8 +45,15 @@ Result<> say_how_io_is(const Say& say, libswap::IoQueue& io, const SwapDirectori
   return {};
 }
 
-Result<std::unique_ptr<Checkpoint>> open_source(const Settings& settings) {
+// A command that goes on names it still, though it may be gone by then.
+Result<std::unique_ptr<Checkpoint>> open_source(const Settings& settings,
+                                                const SwapDirectories& swap, const Say& say) {
   if (!settings.resume_from) return std::unique_ptr<Checkpoint>();
+  if (resumes(swap)) {
+    say(compose("note: --resume-from {} is not used: {} holds a store, which is resumed",
+                settings.resume_from->string(), settings.swap.directories.front().string()));
+    return std::unique_ptr<Checkpoint>();
+  }
   EBB_TRY_ASSIGN(auto tree, libswap::open_tree(*settings.resume_from));
   return formats::describe(std::move(tree));
 }
@@ -138,7 +145,7 @@ Result<> Job::predict(Facts& facts, const std::vector<libmuon::EngineConfig>& en
     if (!probed) say_("note: no time is predicted: " + probed.error().message);
   }
   if (resumes(swap)) facts.predicted_create_s.reset();
-  if (shows_texts()) console_.print(plan_text(facts));
+  if (shows_texts()) console_.print_now(plan_text(facts));
   return {};
 }
 
@@ -169,7 +176,7 @@ Result<Exit> Job::run() {
                  gpt::predict(engines, model, corpus, team_.processes()));
   EBB_TRY_ASSIGN(const auto swap, open_swap(*io, settings_.swap, team_));
   EBB_TRY(say_how_io_is(say_, *io, swap));
-  EBB_TRY_ASSIGN(const auto source, open_source(settings_));
+  EBB_TRY_ASSIGN(const auto source, open_source(settings_, swap, say_));
   EBB_TRY_ASSIGN(const auto stats, open_stats(*io));
 
   Facts facts{settings_, model, corpus, predicted};

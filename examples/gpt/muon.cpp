@@ -2,6 +2,7 @@
 
 #include <utility>
 
+#include "ebb/formats/core/number_text.h"
 #include "ebb/libmuon/spec/presets.h"
 
 namespace ebb::gpt {
@@ -55,7 +56,12 @@ Result<GroupSpec> matrices_from(const tools::Arguments& arguments) {
                         {Code::usage, "wanted NAME=VALUE, as in weight_decay=0.1"});
     EBB_TRY(change("--set " + text, text.substr(0, equal), text.substr(equal + 1)));
   }
-  if (const auto rate = arguments.text("lr")) EBB_TRY(change("--lr " + *rate, "lr", *rate));
+  if (const auto rate = arguments.text("lr")) {
+    if (!formats::parse_number<double>(*rate))
+      return Error{Code::usage, compose("--lr wants a number, not '{}'", *rate),
+                   "as in --lr 0.02; without it the preset's is taken"};
+    EBB_TRY(change("--lr " + *rate, "lr", *rate));
+  }
   const auto* const muon = std::get_if<libmuon::MuonSpec>(&spec);
   if (muon != nullptr && muon->out == libmuon::Out::update)
     return about_flag("--set out=update",

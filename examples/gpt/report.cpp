@@ -28,9 +28,7 @@ std::string fixed(double value, int digits) {
 
 std::string milliseconds(double seconds) { return fixed(1e3 * seconds, 1) + " ms"; }
 
-std::uint64_t steps_of(const Outcome& outcome) {
-  return std::max<std::uint64_t>(1, outcome.last_step - outcome.first_step);
-}
+std::uint64_t steps_of(const Outcome& outcome) { return outcome.last_step - outcome.first_step; }
 
 double tokens_per_second(const Facts& facts, const Outcome& outcome) {
   const double tokens =
@@ -101,7 +99,7 @@ std::string forecast_text(const libmuon::Forecast& forecast, const Typical& typi
 }
 
 Measured measured_per_step(const Outcome& outcome) {
-  const auto steps = static_cast<double>(steps_of(outcome));
+  const auto steps = static_cast<double>(std::max<std::uint64_t>(1, steps_of(outcome)));
   return {static_cast<double>(outcome.traffic.read_bytes) / steps,
           static_cast<double>(outcome.traffic.written_bytes) / steps,
           static_cast<double>(outcome.traffic.sent_bytes) / steps};
@@ -159,7 +157,19 @@ std::string traffic_text(const Facts& facts, const Outcome& outcome) {
 
 }  // namespace
 
+// A command that is given again when everything is done, or that was stopped at once.
+std::string nothing_done_text(const Facts& facts, const Outcome& outcome) {
+  if (outcome.stopped) return "";
+  const std::uint64_t more = outcome.last_step > 0 ? 2 * outcome.last_step : Settings().steps;
+  return compose(
+      "step {} of {} is reached, nothing was trained; --steps {} goes on\n"
+      "held-out loss {} nats per byte; the store is {}\n",
+      outcome.last_step, facts.settings.steps, more, fixed(outcome.held_out_loss, 4),
+      outcome.store);
+}
+
 std::string outcome_text(const Facts& facts, const Outcome& outcome) {
+  if (outcome.first_step == outcome.last_step) return nothing_done_text(facts, outcome);
   const Typical typical = typical_step(outcome);
   const Measured measured = measured_per_step(outcome);
   const auto bytes = [](double value) { return bytes_text(static_cast<std::uint64_t>(value)); };

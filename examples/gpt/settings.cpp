@@ -90,6 +90,10 @@ constexpr std::array kFlags = {
          .metavar = "CHECKPOINT",
          .group = "state",
          .line = "start from this checkpoint, any readable format, when DIR has no store"},
+    Flag{.name = "allow-dropped",
+         .type = FlagType::on,
+         .group = "state",
+         .line = "go on without the state of parameters that this model does not have"},
     Flag{.name = "text",
          .type = FlagType::text,
          .metavar = "FILE",
@@ -224,6 +228,10 @@ constexpr std::array kExamples = {
                    "go on with other ranks and more memory; the result has the same bits"},
 };
 
+constexpr tools::ExitLine kInterrupted = {"130", "stopped by Ctrl-C, with a snapshot"};
+constexpr std::array kExits = {tools::kSuccess,     tools::kUsage,       tools::kUnsafe,
+                               tools::kUnsupported, tools::kEnvironment, kInterrupted};
+
 constexpr tools::Program kProgram = {
     .name = "gpt-train",
     .summary = "Trains a small GPT with Muon, its optimizer state paged from a directory.",
@@ -233,6 +241,7 @@ constexpr tools::Program kProgram = {
     .closing =
         "Ctrl-C stops after the step, with a snapshot; the same command goes on. So do SIGTERM "
         "and SIGUSR1, which schedulers send before they take the machine: exit code 0.",
+    .exits = kExits,
 };
 
 constexpr std::uint64_t kMostLayers = 1000, kMostWidth = 8192, kMostSequence = 8192;
@@ -385,6 +394,7 @@ Result<Settings> settings_from(const tools::Arguments& arguments,
   }
   settings.text = arguments.text("text");
   settings.resume_from = arguments.text("resume-from");
+  if (arguments.has("allow-dropped")) settings.dropped = libmuon::DroppedState::allowed;
   settings.trace = arguments.text("trace");
   settings.stats = arguments.text("stats");
   settings.json = arguments.text("json");

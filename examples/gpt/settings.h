@@ -11,6 +11,7 @@
 #include "ebb/formats/core/dtype.h"
 #include "ebb/formats/core/result.h"
 #include "ebb/libmuon/plan/model.h"
+#include "ebb/libmuon/step/engine.h"
 #include "ebb/libswap/queue/io_queue.h"
 #include "examples/gpt/model.h"
 #include "examples/gpt/trainer_state.h"
@@ -61,6 +62,7 @@ struct Settings {
   std::uint64_t decay_end = 150;                              // see schedule()
   std::uint64_t snapshot_every = 10;
   std::optional<std::filesystem::path> resume_from;
+  libmuon::DroppedState dropped = libmuon::DroppedState::refused;
   std::optional<ExportRequest> exported;
   std::optional<std::filesystem::path> trace;
   std::optional<std::filesystem::path> stats;

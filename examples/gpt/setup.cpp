@@ -1,10 +1,12 @@
 #include "examples/gpt/setup.h"
 
 #include <algorithm>
+#include <cmath>
 
 #include "ebb/formats/core/units.h"
 #include "examples/gpt/layers.h"
 #include "examples/gpt/reduce.h"
+#include "tools/cli/text.h"
 
 namespace ebb::gpt {
 namespace {
@@ -56,6 +58,34 @@ std::uint64_t share_of_budget(const Budget& budget, const EnginePlan& unlimited,
   return static_cast<std::uint64_t>(static_cast<double>(budget.bytes) * share);
 }
 
+// What one rank needs of it at least.
+std::uint64_t least_share(const EnginePlan& unlimited) {
+  return unlimited.least_budget_bytes - (unlimited.memory_bytes - unlimited.frame_bytes);
+}
+
+// The smallest that gives every rank its share, all ranks together, as it is typed: rounded up.
+std::string least_budget_text(const std::vector<EnginePlan>& unlimited, std::uint64_t all_state) {
+  double least = 0;
+  for (const EnginePlan& plan : unlimited)
+    if (plan.state_bytes > 0)
+      least =
+          std::max(least, static_cast<double>(least_share(plan)) * static_cast<double>(all_state) /
+                              static_cast<double>(plan.state_bytes));
+  const double kib = std::ceil(least / formats::KiB);
+  if (kib < formats::KiB) return compose("{}KiB", static_cast<std::uint64_t>(kib));
+  const auto tenths = static_cast<std::uint64_t>(std::ceil(10 * kib / formats::KiB));
+  return compose("{}.{}MiB", tenths / 10, tenths % 10);
+}
+
+Error too_small(const Budget& budget, const std::string& least, std::uint32_t ranks) {
+  const std::string asked = budget.kind == Budget::Kind::quarter ? std::string("quarter")
+                                                                 : tools::bytes_text(budget.bytes);
+  return {Code::no_memory,
+          compose("--budget {} is too small: {} is the smallest for {} together", asked, least,
+                  tools::plural(ranks, "rank")),
+          compose("--budget {}; a smaller --tile needs less", least)};
+}
+
 }  // namespace
 
 double schedule(std::uint64_t step, std::uint64_t end) {
@@ -80,6 +110,7 @@ Result<std::vector<EngineConfig>> engine_configs(const Settings& settings, const
   common.chunk_bytes = common.early_gradient_bytes = 1u << 20;
   common.dtypes = {{"momentum_buffer", settings.momentum}};
   common.bf16 = settings.bf16;
+  common.dropped = settings.dropped;
   common.trace = trace;
   common.budget_bytes = ~std::uint64_t{0};
 
@@ -91,9 +122,12 @@ Result<std::vector<EngineConfig>> engine_configs(const Settings& settings, const
     unlimited.push_back(plan);
   }
   std::vector<EngineConfig> configs(settings.ranks, common);
-  for (std::uint32_t rank = 0; rank < settings.ranks; ++rank)
-    configs[rank].budget_bytes = share_of_budget(settings.budget, unlimited[rank], all_state) +
-                                 unlimited[rank].memory_bytes - unlimited[rank].frame_bytes;
+  for (std::uint32_t rank = 0; rank < settings.ranks; ++rank) {
+    const std::uint64_t share = share_of_budget(settings.budget, unlimited[rank], all_state);
+    if (share < least_share(unlimited[rank]))
+      return too_small(settings.budget, least_budget_text(unlimited, all_state), settings.ranks);
+    configs[rank].budget_bytes = share + unlimited[rank].memory_bytes - unlimited[rank].frame_bytes;
+  }
   return configs;
 }
 

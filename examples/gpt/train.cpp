@@ -7,6 +7,7 @@
 
 #include "ebb/libswap/sys/process.h"
 #include "examples/gpt/batches.h"
+#include "examples/gpt/flags.h"
 #include "examples/gpt/layers.h"
 #include "examples/gpt/loss.h"
 #include "examples/gpt/reduce.h"
@@ -42,6 +43,8 @@ class RankTrainer {
  private:
   bool leads() const { return ranks_.rank() == Rank{0}; }
   Result<> open();
+  Source source() const;
+  Result<> check_export();
   Result<> train_steps();
   Result<> one_step();
   Result<ExactLoss> compute_gradients();
@@ -98,8 +101,10 @@ Result<> RankTrainer::open() {
     std::copy_n(initial.begin() + static_cast<std::ptrdiff_t>(first), range.count, into.begin());
   };
   const std::size_t me = formats::index_of(ranks_.rank());
-  EBB_TRY_ASSIGN(engine_, Engine::open(run_.engines[me], ranks_, run_.io, *run_.swap[me],
-                                       part_of_initial, run_.resume_from));
+  auto opened = Engine::open(run_.engines[me], ranks_, run_.io, *run_.swap[me], part_of_initial,
+                             run_.resume_from);
+  if (!opened) return in_flags(std::move(opened).error(), source());
+  engine_ = *std::move(opened);
   for (std::uint32_t i = 0; i < run_.model.parameters.size(); ++i) {
     const Parameter& parameter = run_.model.parameters[i];
     EBB_TRY(
@@ -113,10 +118,26 @@ Result<> RankTrainer::open() {
   outcome_.first_step = steps_ = engine_->step_count();
   if (leads()) run_.say(outcome_.origin);
   EBB_TRY(restore_state());
-  if (!exporter_) return {};
+  return exporter_ ? check_export() : Result<>();
+}
+
+Source RankTrainer::source() const {
+  if (run_.resume_from != nullptr) return {"resume-from", *run_.settings.resume_from};
+  return {"swap", run_.settings.swap.directories.front()};
+}
+
+Result<> RankTrainer::check_export() {
   if (leads() && exporter_->too_late())
     run_.say(compose("note: nothing is exported: the run begins at step {}, behind --export-at {}",
                      outcome_.first_step, run_.settings.exported->step));
+  const bool there = leads() && exporter_->is_there();
+  EBB_TRY_ASSIGN(const std::int64_t missing, ranks_.agree(there ? 0 : 1));
+  if (missing == 0) {
+    exporter_->leave_out();
+    if (leads())
+      run_.say(compose("note: nothing is exported: {} holds step {} already",
+                       run_.settings.exported->directory.string(), outcome_.first_step));
+  }
   return libswap::agree_all(ranks_, exporter_->check(), "planning its export");
 }
 

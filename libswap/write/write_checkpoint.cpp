@@ -392,6 +392,13 @@ Result<WriteReport> write_checkpoint(IoQueue& io, const Checkpoint& content, con
   return report;
 }
 
+Result<> check_destination(IoQueue& io, const EmitPlan& plan, const fs::path& destination) {
+  const fs::path target = with_parent(destination);
+  EBB_TRY(check_free(io.backend(), target, Overwrite::refuse));
+  EBB_TRY_ASSIGN(const Temporary names, Temporary::reserve(io.backend(), target));
+  return check_space(io.backend(), target, plan, names.fresh());
+}
+
 Result<WriteReport> write_shards(IoQueue& io, const Checkpoint& content, const EmitPlan& plan,
                                  const fs::path& directory, const WriteOptions& options) {
   const auto start = std::chrono::steady_clock::now();

@@ -116,6 +116,10 @@ Result<WriteReport> write_checkpoint(IoQueue& io, const Checkpoint& content, con
                                      const fs::path& destination, const WriteOptions& options,
                                      const CollectiveHooks& hooks = {});
 
+// Step 1's questions to the disk, for who will write `plan` later: D is free, P can be written and
+// has the space. Leaves nothing.
+Result<> check_destination(IoQueue& io, const EmitPlan& plan, const fs::path& destination);
+
 // Steps 3 to 5 for the shard files of a plan that has passed check_plan(), below a directory that
 // somebody else publishes and removes. options: segment_bytes, workers, memory_bytes, priority,
 // cancel. REQUIRES: the plan packs nothing.

@@ -169,7 +169,16 @@ TEST_F(GptTrainResumed, AModelThatGainedFrozeAndLostBlocksGoesOn) {
   says(grown, "by AdamW from zero moments: blocks.0.attention.query.weight,");
   ASSERT_FALSE(before.empty());
   EXPECT_EQ(weights_of(content(swap("model")), "blocks.0."), before);
-  says(run({"--layers", "1", "--ranks", "2"}, "4"), "not in the model any more: blocks.1.");
+  const std::string three = content(swap("model"));
+  const auto refused =
+      train({"--swap", swap("model"), "--steps", "4", "--layers", "1", "--ranks", "2"});
+  EXPECT_EQ(refused.exit, 2) << refused.err;
+  says(refused.err, "holds state of parameters that the model has not: blocks.1.");
+  says(refused.err, " and 8 more");
+  says(refused.err, "--allow-dropped goes on without their state");
+  EXPECT_EQ(content(swap("model")), three);
+  says(run({"--layers", "1", "--ranks", "2", "--allow-dropped"}, "4"),
+       "not in the model any more: blocks.1.");
   EXPECT_NE(weights_of(content(swap("model")), "blocks.0."), before);
 }
 

@@ -47,8 +47,9 @@ TEST(Settings, WrongValuesAreNamedWithTheirFlag) {
       {{"--swap", "s", "--placement", "shards"}, "--placement shards: wanted owner or shard"},
       {{"--swap", "s", "--momentum", "int4"}, "--momentum int4: wanted fp32, bf16 or int8"},
       {{"--swap", "s", "--preset", "moonligh"}, "--preset: there is no preset moonligh"},
-      {{"--swap", "s", "--lr", "fast"},
-       "--lr fast: group of optimizer muon: setting lr = fast is not a number"},
+      {{"--swap", "s", "--lr", "fast"}, "--lr wants a number, not 'fast'"},
+      {{"--swap", "s", "--lr", "0.02x"}, "--lr wants a number, not '0.02x'"},
+      {{"--swap", "s", "--lr", "-1"}, "--lr -1: setting lr = -1 is outside [0, infinity)"},
       {{"--swap", "s", "--set", "beta"}, "--set beta: wanted NAME=VALUE, as in weight_decay=0.1"},
       {{"--swap", "s", "--set", "weight_decy=1"},
        "--set weight_decy=1: Muon has no setting weight_decy"},
@@ -192,19 +193,33 @@ TEST_F(Configs, MomentumInBf16TakesTwoBytesAnElement) {
   EXPECT_EQ(predict(*engines, model_, Corpus())->state_bytes, bytes);
 }
 
-TEST_F(Configs, ATooSmallBudgetIsRefusedWithTheMinimum) {
-  const auto plan = predicted({Budget::Kind::bytes, 100'000}, 4);
-  ASSERT_FALSE(plan);
-  EXPECT_EQ(plan.error().code, Code::no_memory);
-  Settings settings;
-  settings.ranks = 4;
-  settings.budget = {Budget::Kind::all, 0};
-  const auto engines = engine_configs(settings, model_, nullptr);
-  ASSERT_TRUE(engines);
-  const auto roomy = libmuon::Engine::plan((*engines)[0], Rank{0});
-  ASSERT_TRUE(roomy);
-  EXPECT_NE(plan.error().message.find(std::to_string(roomy->least_budget_bytes)), std::string::npos)
-      << plan.error().message;
+// What is named can be typed: it works, and half of it does not.
+TEST_F(Configs, ATooSmallBudgetIsRefusedWithTheOneToType) {
+  for (const std::uint32_t ranks : {1u, 2u, 3u, 4u, 6u})
+    for (const std::uint64_t tile : {4096u, 65536u, 1u << 20}) {
+      Settings settings;
+      settings.ranks = ranks;
+      settings.tile_bytes = tile;
+      settings.budget = {Budget::Kind::bytes, 1024};
+      const auto refused = engine_configs(settings, model_, nullptr);
+      ASSERT_FALSE(refused);
+      EXPECT_EQ(refused.error().code, Code::no_memory);
+      const std::string& message = refused.error().message;
+      const std::string beginning = "--budget 1.0 KiB is too small: ";
+      ASSERT_TRUE(message.starts_with(beginning)) << message;
+      const std::string least =
+          message.substr(beginning.size(), message.find(' ', beginning.size()) - beginning.size());
+      EXPECT_TRUE(message.ends_with(compose(" is the smallest for {} together",
+                                            ranks == 1 ? "1 rank" : compose("{} ranks", ranks))))
+          << message;
+      EXPECT_TRUE(refused.error().hint.starts_with("--budget " + least)) << refused.error().hint;
+      settings.budget.bytes = tools::parse_size(least).value_or(0);
+      const auto engines = engine_configs(settings, model_, nullptr);
+      ASSERT_TRUE(engines) << engines.error().message;
+      EXPECT_TRUE(predict(*engines, model_, Corpus())) << least;
+      settings.budget.bytes /= 2;
+      EXPECT_FALSE(engine_configs(settings, model_, nullptr)) << least;
+    }
 }
 
 }  // namespace

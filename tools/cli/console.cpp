@@ -100,6 +100,11 @@ void Console::print(std::string_view text) {
   if (std::fwrite(text.data(), 1, text.size(), stdout) != text.size()) output_error_ = errno;
 }
 
+void Console::print_now(std::string_view text) {
+  print(text);
+  if (output_error_ == 0 && std::fflush(stdout) != 0) output_error_ = errno;
+}
+
 Exit Console::fail(const Error& error) {
   if (json_ && !printed_) print(error_document(error, exit_for(error.code)));
   std::fflush(stdout);

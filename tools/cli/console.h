@@ -33,6 +33,8 @@ class Console {
 
   // A reader that went away (`| head`) is no failure: the rest is dropped.
   void print(std::string_view text);
+  // The same, there before anything else happens: what comes behind it may end in a kill.
+  void print_now(std::string_view text);
   // From here on stdout is for programs: fail() writes its error there, too, as a JSON document,
   // unless this run has written one already.
   void speak_json() { json_ = true; }
