@@ -13,6 +13,8 @@
 #include "ebb/formats/native/format.h"
 #include "ebb/formats/safetensors/format.h"
 #include "ebb/formats/state_dict/names.h"
+#include "ebb/formats/state_dict/numbers.h"
+#include "ebb/formats/state_dict/small_tensors.h"
 #include "ebb/formats/torch_save/format.h"
 
 namespace ebb::formats {
@@ -104,15 +106,20 @@ Result<std::unique_ptr<Checkpoint>> describe(std::shared_ptr<const SourceTree> t
 Result<std::unique_ptr<Checkpoint>> describe(std::shared_ptr<const SourceTree> tree,
                                              const PartsSaid& said) {
   EBB_TRY_ASSIGN(std::unique_ptr<Checkpoint> stored, describe(std::move(tree)));
-  if (said.models.empty() && said.optimizers.empty()) return stored;
-  if (format_of(stored->catalog()).traits().keys != Keys::state_dict)
+  const bool parts = !said.models.empty() || !said.optimizers.empty();
+  if (!parts && !said.names) return stored;
+  Catalog catalog = stored->catalog();
+  const bool state_dict = format_of(catalog).traits().keys == Keys::state_dict;
+  if (parts && !state_dict)
     return Error{Code::usage,
                  "--model and --optimizer say what the parts of a torch state dict (dcp, torch) "
                  "are; this is " +
-                     stored->catalog().format,
+                     catalog.format,
                  "leave them out"};
-  Catalog catalog = stored->catalog();
-  EBB_TRY(name_contents(catalog, said));
+  if (state_dict)
+    EBB_TRY(name_contents(catalog, said, values_in_tensors(*stored)));
+  else
+    EBB_TRY(say_names(catalog, *said.names));
   return with_catalog(std::move(stored), std::move(catalog));
 }
 

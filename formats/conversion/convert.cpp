@@ -7,14 +7,19 @@
 #include <tuple>
 #include <utility>
 
+#include "ebb/formats/conversion/small_values.h"
+#include "ebb/formats/conversion/step_counters.h"
 #include "ebb/formats/conversion/unread.h"
 #include "ebb/formats/conversion/unsafe_values.h"
 #include "ebb/formats/conversion/weights.h"
 #include "ebb/formats/conversion/weights_alone.h"
 #include "ebb/formats/core/bytes.h"
 #include "ebb/formats/core/float_cast.h"
+#include "ebb/formats/core/json_text.h"
 #include "ebb/formats/elements/box_reader.h"
 #include "ebb/formats/state_dict/names.h"
+#include "ebb/formats/state_dict/numbers.h"
+#include "ebb/formats/state_dict/small_tensors.h"
 #include "ebb/formats/state_dict/state_dict.h"
 
 namespace ebb::formats {
@@ -41,46 +46,6 @@ std::vector<std::uint32_t> owners_by_size(const std::vector<TensorEntry>& tensor
     *least += stored_bytes(tensors[tensor]);
   }
   return owners;
-}
-
-// The count in a one-element tensor called "step"; nullopt when it is no whole number.
-using Steps = std::optional<std::int64_t>;
-Result<Steps> step_in(const Checkpoint& source, const TensorEntry& tensor) {
-  ByteVector bytes(bytes_of(tensor.dtype));
-  EBB_TRY(read_box(source, tensor, whole(tensor.shape), bytes));
-  if (tensor.dtype == DType::i64) return Steps(load_le<std::int64_t>(bytes));
-  if (tensor.dtype == DType::i32) return Steps(load_le<std::int32_t>(bytes));
-  if (!is_floating(tensor.dtype)) return Steps();
-  ByteVector wide(8);
-  cast_floats(tensor.dtype, bytes, DType::f64, wide);
-  const auto steps = load_le<double>(wide);
-  constexpr double kExact = 9007199254740992;  // 2^53
-  if (!(steps >= 0 && steps <= kExact) || steps != std::floor(steps)) return Steps();
-  return Steps(static_cast<std::int64_t>(steps));
-}
-
-// True when the tensor is a step counter and has become one of the content. `stored`: the source's.
-Result<bool> lift_step(const Checkpoint& source, const TensorEntry& stored,
-                       const TensorEntry& tensor, Catalog& content) {
-  if (tensor.state != "step" || volume(tensor.shape) != 1 || bits_of(tensor.dtype) % 8 != 0)
-    return false;
-  EBB_TRY_ASSIGN(const auto steps, step_in(source, stored));
-  return steps && content.param_steps.emplace(tensor.name, *steps).second;
-}
-
-// The other way: counters become tensors, as torch's optimizers keep them.
-void lower_steps(const ConvertRequest& request, Catalog& content, std::vector<MadeOf>& made_of) {
-  for (const auto& [name, steps] : std::exchange(content.param_steps, {})) {
-    TensorEntry tensor;
-    tensor.name = name;
-    tensor.state = "step";
-    tensor.dtype = DType::f32;
-    if (request.wanted && !request.wanted(tensor)) continue;
-    MadeOf counter;
-    append_le(counter.constant.emplace(), static_cast<float>(steps));
-    content.tensors.push_back(std::move(tensor));
-    made_of.push_back(std::move(counter));
-  }
 }
 
 // Fails for a tensor that means nothing in another format.
@@ -187,11 +152,16 @@ Result<Content> selected_content(const Checkpoint& source, const ConvertRequest&
   const bool crossing = kinship(request.from, request.to) == Kinship::none;
   if (crossing) EBB_TRY(leave_format(request.from, all, content.catalog));
   const std::optional<CommonNames> names = crossing ? request.from.common_names(all) : std::nullopt;
+  // Groups say what their settings' tensors do, and are spelled anew.
+  const bool settings_leave =
+      is_state_dict(request.from) &&
+      (crossing || (request.edits != nullptr && request.edits->change_groups()));
   if (names) content.catalog.groups = names->groups;
   content.unsafe = leave_unsafe(content.catalog);
   if (crossing) leave_repetitions(content.catalog.groups);
   for (std::uint32_t i = 0; i < all.tensors.size(); ++i) {
     if (request.wanted && !request.wanted(all.tensors[i])) continue;
+    if (settings_leave && is_small(all.tensors[i]) && is_setting(all.tensors[i])) continue;
     TensorEntry tensor = without_chunks(all.tensors[i]);
     if (names) std::tie(tensor.name, tensor.state) = names->tensors[i];
     if (crossing) {
@@ -207,6 +177,8 @@ Result<Content> selected_content(const Checkpoint& source, const ConvertRequest&
     content.catalog.tensors.push_back(std::move(tensor));
     content.made_of.push_back({i});
   }
+  if (crossing && request.to.traits().steps == StepCounters::values)
+    count_group_steps(content.catalog);
   if (takes_weights_alone(request.from, all, request.wanted))
     content.changes.push_back(leave_optimizer(all, content.catalog));
   content.changes.push_back(left_out_parameters(request.from, all, request.wanted));
@@ -220,6 +192,46 @@ Result<Content> weights_content(const Checkpoint& source, const ConvertRequest& 
   content.catalog.format = source.catalog().format;
   content.catalog.tensors = std::move(weights.tensors);
   return content;
+}
+
+// Numbers that became names leave a state dict as if they had been names: says how they became
+// some, one line for each way, and refuses those that order alone gave where a job would resume
+// from them.
+Result<std::vector<std::string>> check_inferred(const Catalog& source, const Content& content,
+                                                const ConvertRequest& request) {
+  InferredCount count;
+  for (std::size_t i = 0; i < content.made_of.size(); ++i) {
+    if (content.made_of[i].constant) continue;
+    const TensorEntry& stored = source.tensors[content.made_of[i].source_tensor];
+    const TensorEntry& tensor = content.catalog.tensors[i];
+    const NamedBy by = tensor.name == stored.name ? named_by(source, stored) : NamedBy::recorded;
+    count.add(by);
+    if (by == NamedBy::order && request.names_by_order == NamesByOrder::refused &&
+        request.to.traits().resumes == Resumes::a_job)
+      return Error{
+          Code::unsupported,
+          compose("{} ({}): that this is the parameter follows from the order of the model "
+                  "alone, nothing records it, and a job that resumes from {} would take it "
+                  "for granted",
+                  json_string(stored.name), printable(stored.state), request.to.name()),
+          "--names order takes the order; " + names_hint()};
+  }
+  return count.lines();
+}
+
+// The content as the target stores it.
+Result<Conversion> laid_out(const Checkpoint& source, const ConvertRequest& request,
+                            Catalog catalog, std::vector<MadeOf> made_of) {
+  Conversion conversion;
+  conversion.policy = request.policy.value_or(request.to.policy_for(catalog));
+  EBB_TRY_ASSIGN(const Layout layout, layout_of(catalog, conversion.policy, request.world));
+  conversion.content =
+      std::make_unique<ContentView>(source, std::move(catalog), std::move(made_of));
+  EmitRequest wanted{.content = conversion.content->catalog(), .layout = layout};
+  if (request.file_bytes) wanted.file_bytes = *request.file_bytes;
+  wanted.compression = request.compression;
+  EBB_TRY_ASSIGN(conversion.plan, request.to.emit(wanted));
+  return conversion;
 }
 
 // A state dict that is nothing but the model's.
@@ -257,25 +269,29 @@ Result<Conversion> plan_conversion(const Checkpoint& source, const ConvertReques
   if (crossing && is_state_dict(request.from)) {
     if (request.to.traits().holds == Holds::parameters)
       EBB_TRY(check_understood(source.catalog(), catalog));
+    EBB_TRY_ASSIGN(std::vector<std::string> inferred,
+                   check_inferred(source.catalog(), content, request));
+    std::ranges::move(inferred, std::back_inserter(changes));
     if (!weights_only({catalog}) || catalog.parts.models.empty()) put_parts(catalog);
     catalog.parts = {};
     for (TensorEntry& tensor : catalog.tensors) tensor.path.clear();
   }
   if (crossing && request.to.traits().steps == StepCounters::tensors)
-    lower_steps(request, catalog, made_of);
+    lower_steps(request.wanted, catalog, made_of);
+  if (crossing && is_state_dict(request.to)) move_to_tensors(catalog, made_of);
   if (weights && is_state_dict(request.to)) place_at_the_top(catalog.tensors);
   if (weights || kin != Kinship::same) request.to.respell(catalog);
-  Conversion conversion;
-  conversion.policy = request.policy.value_or(request.to.policy_for(catalog));
-  EBB_TRY_ASSIGN(const Layout layout, layout_of(catalog, conversion.policy, request.world));
+  const bool may_move = crossing && is_state_dict(request.from);
+  std::vector<MadeOf> kept = may_move ? made_of : std::vector<MadeOf>();
+  EBB_TRY_ASSIGN(Conversion conversion,
+                 laid_out(source, request, std::move(catalog), std::move(made_of)));
+  const auto small = small_numbers(conversion.content->catalog(), conversion.plan.omitted);
+  if (may_move && !small.empty()) {
+    EBB_TRY_ASSIGN(Catalog moved, with_values(*conversion.content, small, kept));
+    EBB_TRY_ASSIGN(conversion, laid_out(source, request, std::move(moved), std::move(kept)));
+  }
   conversion.changes = std::move(changes);
   conversion.unsafe = std::move(unsafe);
-  conversion.content =
-      std::make_unique<ContentView>(source, std::move(catalog), std::move(made_of));
-  EmitRequest wanted{.content = conversion.content->catalog(), .layout = layout};
-  if (request.file_bytes) wanted.file_bytes = *request.file_bytes;
-  wanted.compression = request.compression;
-  EBB_TRY_ASSIGN(conversion.plan, request.to.emit(wanted));
   conversion.unread = std::move(unread);
   for (const auto* left : {&conversion.unsafe, &conversion.unread})
     conversion.plan.dropped.insert(conversion.plan.dropped.begin(), left->begin(), left->end());

@@ -21,6 +21,10 @@ namespace ebb::formats {
 // weights: what the model's load_state_dict takes (weights.h), and nothing else.
 enum class Taking : std::uint8_t { content, weights };
 
+// Whether states may go into what a job resumes from under names that only the order of the model's
+// parameters tells (NamedBy::order).
+enum class NamesByOrder : std::uint8_t { refused, taken };
+
 struct ConvertRequest {
   const Format& from;  // the source's (registry.h: format_of)
   const Format& to;
@@ -32,6 +36,7 @@ struct ConvertRequest {
   std::optional<std::uint64_t> file_bytes = std::nullopt;    // EmitRequest's; unset: no limit
   const Edits* edits = nullptr;                              // null: nothing is changed
   std::optional<Compression> compression = std::nullopt;     // where the format packs
+  NamesByOrder names_by_order = NamesByOrder::refused;
 };
 
 // The content to write - a view of the source, which must outlive it - and the files to be.

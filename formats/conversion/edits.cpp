@@ -6,6 +6,7 @@
 #include <set>
 #include <tuple>
 
+#include "ebb/formats/catalog/renaming.h"
 #include "ebb/formats/conversion/glob.h"
 #include "ebb/formats/conversion/momentum.h"
 #include "ebb/formats/core/float_cast.h"
@@ -91,15 +92,7 @@ Result<std::vector<std::string>> rename_all(const RenameRules& rules, Catalog& c
     tensor.key.reset();
     tensor.path.clear();
   }
-  for (GroupEntry& group : content.groups)
-    for (std::string& name : group.params) rename(name);
-  std::map<std::string, std::int64_t> steps;
-  for (const auto& [name, count] : content.param_steps) {
-    std::string to = name;
-    rename(to);
-    steps.emplace(std::move(to), count);
-  }
-  content.param_steps = std::move(steps);
+  rename_beside_tensors(content, rename);
   for (StateDictOptimizer& optimizer : content.parts.optimizers)
     for (std::string& name : optimizer.params) rename(name);
   drop_echoes(content);

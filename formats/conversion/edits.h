@@ -50,6 +50,7 @@ struct Edits {
   DTypeRules dtypes;
   std::optional<MomentumRule> momentum;
   bool empty() const { return rename.empty() && dtypes.empty() && !momentum; }
+  bool change_groups() const { return !rename.empty() || momentum.has_value(); }
 };
 
 // Applies it to the content and to what its tensors are made of: dtypes first, names last.

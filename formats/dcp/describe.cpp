@@ -10,6 +10,7 @@
 #include "ebb/formats/dcp/index.h"
 #include "ebb/formats/dcp/payload.h"
 #include "ebb/formats/state_dict/names.h"
+#include "ebb/formats/state_dict/small_tensors.h"
 
 namespace ebb::formats::dcp {
 namespace {
@@ -95,7 +96,7 @@ class Describer {
     for (StoredValue& value : index_.values) EBB_TRY(add_value(std::move(value)));
     const std::vector<UnreadAt> unread = find_unread();
     if (names == Names::of_parameters) {
-      EBB_TRY(name_contents(catalog()));
+      EBB_TRY(name_contents(catalog(), {}, values_in_tensors(*checkpoint_)));
       note_last_of_torchtitan(tree_->root(), catalog());
     }
     leave_unread(catalog(), unread);

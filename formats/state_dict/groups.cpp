@@ -1,6 +1,8 @@
 #include "ebb/formats/state_dict/groups.h"
 
 #include <algorithm>
+#include <array>
+#include <cmath>
 #include <map>
 #include <unordered_map>
 
@@ -27,6 +29,8 @@ std::string optimizer_of(const GroupEntry& group) {
       return value.text == "adam" ? adam : value.text;
   // torch.optim's own groups do not say; these settings exist in one optimizer only.
   if (setting_of(group, "ns_steps") || setting_of(group, "ns_coefficients")) return "muon";
+  if (const Value* use_muon = setting_of(group, "use_muon"))
+    if (use_muon->kind == Value::Kind::boolean && use_muon->integer != 0) return "muon";
   return decoupled != nullptr ? adam : std::string();
 }
 
@@ -118,16 +122,18 @@ class GroupCollector {
   std::unordered_map<std::string_view, std::size_t> number_of_;  // of a parameter in params_
 };
 
+bool is_step_name(std::string_view word) {
+  constexpr std::array<std::string_view, 4> kNames = {"step", "iteration", "global_step",
+                                                      "global_steps"};
+  return std::ranges::find(kNames, word) != kNames.end();
+}
+
 bool counts_steps(const ValueEntry& entry, const std::vector<StateDictPlace>& models) {
-  constexpr std::string_view kNames[] = {"step", "iteration", "global_step", "global_steps"};
   const std::string_view key = entry.key;
-  const auto is_name = [&](std::string_view word) {
-    return std::find(std::begin(kNames), std::end(kNames), word) != std::end(kNames);
-  };
   if (entry.value.kind != Value::Kind::integer) return false;
-  if (is_name(key)) return true;
+  if (may_count_steps(key)) return true;
   const std::size_t dot = key.rfind('.');
-  if (dot == std::string_view::npos || !is_name(key.substr(dot + 1))) return false;
+  if (dot == std::string_view::npos || !is_step_name(key.substr(dot + 1))) return false;
   return std::ranges::any_of(models, [&](const StateDictPlace& model) {
     const std::string above = joined(model.path);
     return above.rfind('.') != std::string::npos &&
@@ -141,6 +147,20 @@ const Value* setting_of(const GroupEntry& group, std::string_view name) {
   for (const auto& [key, value] : group.settings)
     if (key == name) return &value;
   return nullptr;
+}
+
+std::optional<std::int64_t> counted(const Value& value) {
+  constexpr double kExact = 9007199254740992;  // 2^53
+  if (value.kind == Value::Kind::integer && value.integer >= 0) return value.integer;
+  const bool whole = value.kind == Value::Kind::real && value.real >= 0 && value.real <= kExact &&
+                     value.real == std::floor(value.real);
+  return whole ? std::optional(static_cast<std::int64_t>(value.real)) : std::nullopt;
+}
+
+bool may_count_steps(std::string_view key) {
+  const std::size_t dot = key.find('.');
+  if (dot == std::string_view::npos) return is_step_name(key);
+  return key.starts_with("train") && is_step_name(key.substr(dot + 1));
 }
 
 std::vector<GroupEntry> torch_groups(const std::vector<ValueEntry>& values) {

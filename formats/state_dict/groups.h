@@ -1,7 +1,10 @@
 // The optimizers' groups and the step among the values of a torch state dict.
 #pragma once
 
+#include <cstdint>
+#include <optional>
 #include <span>
+#include <string_view>
 #include <vector>
 
 #include "ebb/formats/catalog/catalog.h"
@@ -16,8 +19,14 @@ std::vector<GroupEntry> torch_groups(std::span<const ValueEntry* const> values);
 // nullptr: the group has no such setting.
 const Value* setting_of(const GroupEntry& group, std::string_view name);
 
-// A whole number called step, iteration or global_step(s), at the top of the state dict or beside
-// a model; nullptr: none.
+// Steps that a value counts: a whole number, whatever its type; nullopt: it is none.
+std::optional<std::int64_t> counted(const Value& value);
+
+// Whether the key may be that of a step of the whole run: "step", "train_state.step".
+bool may_count_steps(std::string_view key);
+
+// A whole number called step, iteration or global_step(s), at the top of the state dict, beside a
+// model or in what is called after the training; nullptr: none.
 ValueEntry* step_value(std::vector<ValueEntry>& values, const std::vector<StateDictPlace>& models);
 
 }  // namespace ebb::formats

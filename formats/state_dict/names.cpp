@@ -1,45 +1,26 @@
 #include "ebb/formats/state_dict/names.h"
 
 #include <algorithm>
+#include <iterator>
 #include <map>
 #include <optional>
 #include <set>
 #include <string_view>
 #include <tuple>
 
+#include "ebb/formats/catalog/renaming.h"
 #include "ebb/formats/catalog/with_catalog.h"
 #include "ebb/formats/core/json_text.h"
 #include "ebb/formats/core/name_table.h"
+#include "ebb/formats/core/number_text.h"
 #include "ebb/formats/state_dict/groups.h"
+#include "ebb/formats/state_dict/infer.h"
+#include "ebb/formats/state_dict/key_split.h"
+#include "ebb/formats/state_dict/numbers.h"
+#include "ebb/formats/state_dict/slots.h"
 
 namespace ebb::formats {
 namespace {
-
-struct Param {
-  std::string_view name;
-  const Shape* shape = nullptr;
-};
-
-// Which of `params` the shapes are, in order; nullopt when there is not exactly one way.
-std::optional<std::vector<std::string_view>> matched(const std::vector<Param>& params,
-                                                     const std::vector<const Shape*>& shapes) {
-  std::vector<std::size_t> first, last;
-  std::size_t next = 0;
-  for (std::size_t p = 0; p < params.size() && next < shapes.size(); ++p)
-    if (*params[p].shape == *shapes[next]) first.push_back(p), ++next;
-  next = shapes.size();
-  for (std::size_t p = params.size(); p-- > 0 && next > 0;)
-    if (*params[p].shape == *shapes[next - 1]) last.push_back(p), --next;
-  std::reverse(last.begin(), last.end());
-  if (first.size() != shapes.size() || first != last) return std::nullopt;
-  std::vector<std::string_view> names;
-  for (const std::size_t p : first) names.push_back(params[p].name);
-  return names;
-}
-
-bool is_digits(std::string_view text) {
-  return !text.empty() && text.find_first_not_of("0123456789") == std::string_view::npos;
-}
 
 class Naming {
  public:
@@ -49,30 +30,35 @@ class Naming {
         models_(found_.places.models.size()),
         optimizers_(found_.places.optimizers.size()) {}
 
-  void run() {
+  Result<> run(const std::optional<std::vector<std::string>>& said) {
     list_params();
-    find_shapes();
+    list_states();
+    take_recorded();
+    if (said) EBB_TRY(take_said(*said));
+    infer();
     catalog_.groups.clear();
     for (std::uint32_t o = 0; o < optimizers_.size(); ++o)
       for (GroupEntry& group : found_.groups[o]) add_group(o, std::move(group));
     for (std::size_t i = 0; i < catalog_.tensors.size(); ++i) name(i);
+    count_steps();
     take_back_repeats();
     note_strangers();
     catalog_.parts = std::move(found_.places);
     catalog_.parts.unclear = std::move(found_.notes);
+    return {};
   }
 
  private:
   struct Model {
-    std::vector<Param> params;  // in their order; those that are tied once
+    std::vector<ModelParam> params;  // as they are listed; those that are tied once
     NameTable names;
   };
   struct OfParam {
-    const Shape* shape = nullptr;     // of its largest state; nullptr: it has none
-    std::optional<std::string> name;  // told by its group, or by the shapes
+    StateShapes states;
+    std::optional<std::string> name;  // where the key does not say it
   };
   struct Optimizer {
-    std::map<std::string_view, OfParam> params;
+    std::map<std::string, OfParam, std::less<>> params;
     std::set<std::string> names;
   };
 
@@ -105,16 +91,19 @@ class Naming {
     }
   }
 
-  // The shape of a parameter is that of its largest state.
-  void find_shapes() {
-    for (std::size_t i = 0; i < catalog_.tensors.size(); ++i) {
-      const Belonging& its = found_.tensors[i];
-      if (its.to != Belonging::To::optimizer) continue;
-      const Shape*& known = optimizers_[its.part].params[name_in_key(i)].shape;
-      const Shape& shape = catalog_.tensors[i].shape;
-      if (state_of(i) == "step") continue;
-      if (known == nullptr || volume(shape) > volume(*known)) known = &shape;
-    }
+  void list_states() {
+    for (std::size_t i = 0; i < catalog_.tensors.size(); ++i)
+      if (const Belonging& its = found_.tensors[i]; its.to == Belonging::To::optimizer)
+        param(its.part, name_in_key(i)).states.emplace(state_of(i), &catalog_.tensors[i].shape);
+    for (std::uint32_t o = 0; o < optimizers_.size(); ++o)
+      for (const GroupEntry& group : found_.groups[o])
+        for (const std::string& name : group.params) param(o, name);
+  }
+
+  OfParam& param(std::uint32_t optimizer, std::string_view name) {
+    auto& params = optimizers_[optimizer].params;
+    const auto known = params.find(name);
+    return known != params.end() ? known->second : params[std::string(name)];
   }
 
   std::string_view state_of(std::size_t tensor) const {
@@ -127,50 +116,92 @@ class Naming {
   }
 
   // A number, as torch.optim counts parameters, and not a module that is called so.
-  bool is_index(std::uint32_t optimizer, std::string_view param) const {
+  bool is_number(std::uint32_t optimizer, std::string_view param) const {
     const Model* model = model_of(optimizer);
-    return is_digits(param) && (model == nullptr || !model->names.find(param));
+    return is_index(param) && (model == nullptr || !model->names.find(param));
+  }
+  bool lacks_name(std::uint32_t optimizer, std::string_view param) {
+    return is_number(optimizer, param) && !this->param(optimizer, param).name;
+  }
+
+  // torch 2.6 and newer can list names beside the numbers.
+  void take_recorded() {
+    for (std::uint32_t o = 0; o < optimizers_.size(); ++o)
+      for (GroupEntry& group : found_.groups[o]) {
+        const auto listed =
+            std::ranges::find(group.settings, "param_names", &std::pair<std::string, Value>::first);
+        if (listed == group.settings.end()) continue;
+        const std::vector<Value> told = std::move(listed->second.items);
+        group.settings.erase(listed);
+        if (told.size() != group.params.size()) continue;
+        for (std::size_t i = 0; i < told.size(); ++i)
+          if (!told[i].text.empty()) param(o, group.params[i]).name = told[i].text;
+      }
+  }
+
+  Result<> take_said(const std::vector<std::string>& names) {
+    SaidNames said(names);
+    std::vector<std::pair<std::uint32_t, std::size_t>> firsts;  // optimizer, its first name
+    for (std::uint32_t o = 0; o < optimizers_.size(); ++o) {
+      std::size_t count = 0;
+      for (const auto& [name, its] : optimizers_[o].params)
+        if (lacks_name(o, name))
+          count = std::max(count, *parse_number<std::size_t>(name) + std::size_t{1});
+      if (count > 0) firsts.emplace_back(o, said.add_optimizer(count));
+    }
+    EBB_TRY(said.check_count());
+    for (const auto& [o, first] : firsts) {
+      const Model* model = model_of(o);
+      for (auto& [name, its] : optimizers_[o].params) {
+        if (!lacks_name(o, name)) continue;
+        const std::size_t place = first + *parse_number<std::size_t>(name);
+        EBB_TRY(said.check(place, its.states,
+                           model == nullptr ? std::vector<ModelParam>() : model->params));
+        its.name = said.at(place);
+      }
+    }
+    return {};
+  }
+
+  void infer() {
+    for (std::uint32_t m = 0; m < models_.size(); ++m) {
+      std::vector<std::pair<std::uint32_t, const GroupEntry*>> groups;
+      std::vector<std::vector<const Shape*>> shapes;
+      for (std::uint32_t o = 0; o < optimizers_.size(); ++o)
+        for (const GroupEntry& group : found_.groups[o]) {
+          const bool numbers = std::ranges::all_of(
+              group.params, [&](const std::string& name) { return lacks_name(o, name); });
+          if (found_.model_of[o] != m || !numbers) continue;
+          std::vector<const StateShapes*> states;
+          for (const std::string& name : group.params) states.push_back(&param(o, name).states);
+          groups.emplace_back(o, &group);
+          shapes.push_back(shapes_of_params(states, models_[m].params));
+        }
+      const auto inferred = infer_names(models_[m].params, shapes, order());
+      for (std::size_t g = 0; g < groups.size(); ++g) take_inferred(groups[g], inferred[g]);
+    }
+  }
+
+  void take_inferred(const std::pair<std::uint32_t, const GroupEntry*>& group,
+                     const InferredNames& inferred) {
+    const auto& [optimizer, entry] = group;
+    for (std::size_t i = 0; i < inferred.names.size(); ++i)
+      param(optimizer, entry->params[i]).name = inferred.names[i];
+    NamedBy& named = found_.places.optimizers[optimizer].named;
+    if (!inferred.names.empty()) named = std::max(named, inferred.by);
+  }
+
+  ModelOrder order() const {
+    const bool as_saved = catalog_.format == "torch" && catalog_.files.size() == 1;
+    return as_saved ? ModelOrder::of_the_model : ModelOrder::unknown;
   }
 
   void add_group(std::uint32_t optimizer, GroupEntry group) {
-    std::vector<std::string> told;
-    const auto listed = std::find_if(group.settings.begin(), group.settings.end(),
-                                     [](const auto& pair) { return pair.first == "param_names"; });
-    if (listed != group.settings.end()) {
-      for (const Value& name : listed->second.items) told.push_back(name.text);
-      group.settings.erase(listed);
-    } else {
-      told = names_by_shape(optimizer, group);
-    }
-    for (std::size_t i = 0; i < group.params.size(); ++i) {
-      std::string& param = group.params[i];
-      const auto known = optimizers_[optimizer].params.find(param);
-      if (told.size() == group.params.size() && !told[i].empty()) {
-        if (known != optimizers_[optimizer].params.end() && !known->second.name)
-          known->second.name = told[i];
-        param = spelled(optimizer, told[i]);
-      } else {
-        param = name_for(optimizer, param);
-      }
+    for (std::string& param : group.params) {
+      param = name_for(optimizer, param);
       optimizers_[optimizer].names.insert(param);
     }
     catalog_.groups.push_back(std::move(group));
-  }
-
-  std::vector<std::string> names_by_shape(std::uint32_t optimizer, const GroupEntry& group) const {
-    const Model* model = model_of(optimizer);
-    if (model == nullptr) return {};
-    std::vector<const Shape*> shapes;
-    for (const std::string& param : group.params) {
-      const auto known = optimizers_[optimizer].params.find(param);
-      const bool has_shape = known != optimizers_[optimizer].params.end() &&
-                             known->second.shape != nullptr && is_index(optimizer, param);
-      if (!has_shape) return {};
-      shapes.push_back(known->second.shape);
-    }
-    const auto names = matched(model->params, shapes);
-    return names ? std::vector<std::string>(names->begin(), names->end())
-                 : std::vector<std::string>();
   }
 
   // Of several models with parameters of one name, each parameter says of which it is.
@@ -187,7 +218,7 @@ class Naming {
     const auto known = optimizers_[optimizer].params.find(param);
     if (known != optimizers_[optimizer].params.end() && known->second.name)
       return spelled(optimizer, *known->second.name);
-    if (!is_index(optimizer, param)) return spelled(optimizer, param);
+    if (!is_number(optimizer, param)) return spelled(optimizer, param);
     const std::string at = text_of(found_.places.optimizers[optimizer].at);
     return at + (at.empty() ? "" : ".") + std::string(param);
   }
@@ -204,6 +235,28 @@ class Naming {
       tensor.state = state_of(number);
       tensor.name = name_for(its.part, name_in_key(number));
       optimizers_[its.part].names.insert(tensor.name);
+    }
+  }
+
+  // Steps of parameters that are no tensors: whole numbers, where a state "step" would be.
+  void count_steps() {
+    catalog_.param_steps.clear();
+    std::map<std::string, std::uint32_t> number_of;  // optimizers, by where they lie
+    for (std::uint32_t o = 0; o < optimizers_.size(); ++o)
+      number_of.emplace(text_of(found_.places.optimizers[o].at), o);
+    for (ValueEntry& value : catalog_.values) {
+      const std::optional<std::int64_t> steps = counted(value.value);
+      if (!steps || !value.key.ends_with(".step")) continue;
+      const KeyPath key(value.key, value.path);
+      for (const KeySplit& split : splits_at(key, "state")) {
+        const auto optimizer = number_of.find(std::string(split.at(value.key)));
+        const std::optional<Slot> slot = slot_at(key, split);
+        if (optimizer == number_of.end() || !slot || slot->state(value.key) != "step") continue;
+        const std::string name = name_for(optimizer->second, slot->name(value.key));
+        value.echoed = catalog_.param_steps.emplace(name, *steps).second;
+        optimizers_[optimizer->second].names.insert(name);
+        break;
+      }
     }
   }
 
@@ -231,21 +284,43 @@ class Naming {
         tensor.name = *tensor.key, tensor.state = "tensor";
   }
 
+  // One line for all of them.
   void note_strangers() {
+    std::size_t numbers = 0;
+    std::string first, alike;
     for (std::uint32_t o = 0; o < optimizers_.size(); ++o) {
       Optimizer& optimizer = optimizers_[o];
       found_.places.optimizers[o].params.assign(optimizer.names.begin(), optimizer.names.end());
-      std::size_t numbers = 0;
-      std::string first;
-      for (const auto& [param, known] : optimizer.params)
-        if (!known.name && is_index(o, param) && numbers++ == 0) first = name_for(o, param);
-      if (numbers == 0) continue;
-      found_.notes.push_back(compose(
-          "{}{} of an optimizer are numbers ({}{}), and neither param_names nor shapes tell which "
-          "parameters of the model they are: ckpt-convert --rename '{}=NAME' says it",
-          numbers, numbers == 1 ? " parameter" : " parameters", printable(first),
-          (numbers == 1 ? "" : ", ..."), printable(first)));
+      for (const auto& [param, known] : optimizer.params) {
+        if (known.name || known.states.empty() || !is_number(o, param)) continue;
+        if (numbers++ == 0) first = name_for(o, param);
+        if (alike.empty()) alike = alike_text(model_of(o), known.states);
+      }
     }
+    if (numbers == 0) return;
+    const bool one = numbers == 1;
+    found_.notes.push_back(compose(
+        "{} of an optimizer {} ({}), nothing records {}: ckpt-convert --names FILE says {}{}",
+        one ? "1 parameter" : compose("{} parameters", numbers),
+        one ? "is a number" : "are numbers", printable(first) + (one ? "" : ", ..."),
+        one ? "its name" : "their names", one ? "it" : "them", alike));
+  }
+
+  // Parameters of the model that a number with these states may be; "" unless several.
+  static std::string alike_text(const Model* model, const StateShapes& states) {
+    constexpr std::size_t kShown = 3;
+    if (model == nullptr) return {};
+    for (const auto& [state, shape] : states) {
+      std::size_t count = 0;
+      std::string names;
+      for (const ModelParam& param : model->params)
+        if (*param.shape == *shape && count++ < kShown)
+          names += (count == 1 ? "" : ", ") + printable(param.name);
+      if (count > 1 && volume(*shape) > 1)
+        return compose("; {} are alike, {} ({}{})", count, to_string(*shape), names,
+                       count > kShown ? ", ..." : "");
+    }
+    return {};
   }
 
   Catalog& catalog_;
@@ -262,7 +337,7 @@ std::set<std::string_view> mere_numbers(const Catalog& source) {
     const std::string at = text_of(optimizer.at);
     for (const std::string_view name : optimizer.params) {
       const bool below = name.starts_with(at) && name.size() > at.size();
-      if (below && is_digits(name.substr(at.empty() ? 0 : at.size() + 1))) names.insert(name);
+      if (below && is_index(name.substr(at.empty() ? 0 : at.size() + 1))) names.insert(name);
     }
   }
   for (const TensorEntry& tensor : source.tensors)
@@ -272,20 +347,26 @@ std::set<std::string_view> mere_numbers(const Catalog& source) {
 
 }  // namespace
 
-Result<> name_contents(Catalog& catalog, const PartsSaid& said) {
-  EBB_TRY_ASSIGN(FoundParts found, find_parts(catalog, said));
+Result<> name_contents(Catalog& catalog, const PartsSaid& said,
+                       std::vector<ValueEntry> in_tensors) {
+  EBB_TRY_ASSIGN(FoundParts found, find_parts(catalog, said, in_tensors));
   std::erase_if(catalog.notes, [&](const std::string& note) {
-    return std::ranges::find(catalog.parts.unclear, note) != catalog.parts.unclear.end();
+    return std::ranges::find(catalog.parts.unclear, note) != catalog.parts.unclear.end() ||
+           note.starts_with(kInferredNames);
   });
   for (ValueEntry& value : catalog.values) value.echoed = false;
   for (const std::size_t setting : found.settings) catalog.values[setting].echoed = true;
-  Naming(catalog, std::move(found)).run();
+  EBB_TRY(Naming(catalog, std::move(found)).run(said.names));
   catalog.step.reset();
   if (ValueEntry* step = step_value(catalog.values, catalog.parts.models)) {
     catalog.step = step->value.integer;
     catalog.parts.step = step->path;
     step->echoed = true;
+  } else if (const ValueEntry* tensor = step_value(in_tensors, catalog.parts.models)) {
+    catalog.step = tensor->value.integer;
+    catalog.parts.step = tensor->path;
   }
+  std::ranges::move(inferred_names(catalog), std::back_inserter(catalog.notes));
   catalog.notes.insert(catalog.notes.end(), catalog.parts.unclear.begin(),
                        catalog.parts.unclear.end());
   return {};
@@ -303,11 +384,10 @@ Result<> check_understood(const Catalog& source, const Catalog& content) {
                    "safetensors and hdf5 keep every tensor under its key"};
     if (tensor.state != "tensor" && numbers.contains(tensor.name))
       return Error{Code::unsupported,
-                   compose("'{}' ({}): neither param_names nor shapes tell which parameter of the "
-                           "model this number of the optimizer is",
+                   compose("'{}' ({}): nothing records which parameter of the model this number of "
+                           "the optimizer is, and shapes do not tell",
                            printable(tensor.name), printable(tensor.state)),
-                   "--rename '" + printable(tensor.name) +
-                       "=NAME' says it; --states param converts the weights alone"};
+                   names_hint() + "; --states param converts the weights alone"};
   }
   return {};
 }
@@ -317,12 +397,18 @@ std::unique_ptr<Checkpoint> named_like(std::unique_ptr<Checkpoint> stored, const
   for (const TensorEntry& tensor : model.tensors)
     if (tensor.key) by_key.emplace(*tensor.key, &tensor);
   Catalog catalog = stored->catalog();
+  std::map<std::string, std::string> fresh;  // names of states
   for (TensorEntry& tensor : catalog.tensors) {
     const auto known = by_key.find(*tensor.key);
     if (known == by_key.end()) continue;
+    if (tensor.state != "param" && tensor.state != "tensor")
+      fresh.emplace(tensor.name, known->second->name);
     tensor.name = known->second->name;
     tensor.state = known->second->state;
   }
+  rename_beside_tensors(catalog, [&](std::string& name) {
+    if (const auto found = fresh.find(name); found != fresh.end()) name = found->second;
+  });
   return with_catalog(std::move(stored), std::move(catalog));
 }
 

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <memory>
+#include <vector>
 
 #include "ebb/formats/catalog/catalog.h"
 #include "ebb/formats/core/result.h"
@@ -13,10 +14,12 @@ namespace ebb::formats {
 // Gives the tensors of a described state dict names and states: below a model (name, "param"), of
 // an optimizer (name, its state), anything else (key, "tensor"). Sets groups, step, parts and the
 // echoes among the values, and notes what is not clear. An optimizer's numbers become names by its
-// param_names or, in each group, by the shapes of the model's parameters in their order where those
-// leave one choice; else they stay "<optimizer>.<number>", a parameter that no model has.
-// Code::usage when nothing lies where a part is said to be.
-Result<> name_contents(Catalog& catalog, const PartsSaid& said = {});
+// param_names, by those that are said or, where one assignment is possible, by shapes or the order
+// of the model (infer.h); else they stay "<optimizer>.<number>", a parameter that no model has.
+// `in_tensors`: settings and steps that are tensors (small_tensors.h).
+// Code::usage when nothing lies where a part is said to be, or said names do not fit.
+Result<> name_contents(Catalog& catalog, const PartsSaid& said = {},
+                       std::vector<ValueEntry> in_tensors = {});
 
 // What is to be converted of `source`, a described state dict, under the names that it will have.
 // Code::unsupported where a tensor would become a parameter only because nothing says what it is,

@@ -1,7 +1,6 @@
 #include "ebb/formats/state_dict/parts.h"
 
 #include <algorithm>
-#include <array>
 #include <map>
 #include <set>
 
@@ -10,16 +9,10 @@
 #include "ebb/formats/core/name_table.h"
 #include "ebb/formats/state_dict/groups.h"
 #include "ebb/formats/state_dict/key_split.h"
+#include "ebb/formats/state_dict/slots.h"
 
 namespace ebb::formats {
 namespace {
-
-constexpr std::array<std::string_view, 4> kModelWords = {"model", "state_dict", "model_state_dict",
-                                                         "module"};
-
-bool is_model_word(std::string_view word) {
-  return std::ranges::find(kModelWords, word) != kModelWords.end();
-}
 
 std::string_view without_dot(std::string_view text) {
   return text.ends_with('.') ? text.substr(0, text.size() - 1) : text;
@@ -29,16 +22,17 @@ std::string_view last_word(std::string_view text) { return text.substr(text.rfin
 
 std::string shown(std::string_view at) { return at.empty() ? "the top" : json_string(at); }
 
-// Where an optimizer without param_groups is one all the same: at the top, or called so.
+// Where an optimizer without param_groups may be one all the same: at the top, or called so.
 bool is_called_optimizer(const KeySplit& split, std::string_view key) {
   const std::string_view at = split.at(key);
   if (at.empty()) return split.keys == KeySplit::Keys::nested;
-  return at.starts_with("optim") || last_word(at).starts_with("optim");
+  return at.starts_with("optim") || at.find(".optim") != std::string_view::npos;
 }
 
 class Finder {
  public:
-  Finder(const Catalog& catalog, const PartsSaid& said) : catalog_(catalog), said_(said) {
+  Finder(const Catalog& catalog, const PartsSaid& said, const std::vector<ValueEntry>& in_tensors)
+      : catalog_(catalog), said_(said), in_tensors_(in_tensors) {
     keys_.reserve(catalog.tensors.size());
     for (const TensorEntry& tensor : catalog.tensors)
       keys_.emplace_back(tensor.key ? std::string_view(*tensor.key) : std::string_view(),
@@ -94,37 +88,87 @@ class Finder {
   // Wherever there are parameter groups, there is an optimizer.
   void collect_groups() {
     std::vector<std::vector<const ValueEntry*>> settings;
-    for (const ValueEntry& value : catalog_.values) {
-      if (value.key.find("param_groups") == std::string::npos) continue;
-      const KeyPath key(value.key, value.path);
-      for (const KeySplit& split : splits_at(key, "param_groups")) {
-        const bool list = value.value.kind == Value::Kind::list;
-        const bool none = split.rest == value.key.size() && !list;
-        if (none || !(said_.optimizers.empty() || is_said(said_.optimizers, split.at(value.key))))
-          continue;
-        settings.resize(std::max<std::size_t>(settings.size(), add_optimizer(key, split) + 1));
-        settings[*optimizer_at(split.at(value.key))].push_back(&value);
+    for (const ValueEntry& value : catalog_.values)
+      if (collect_setting(value, settings))
         found_.settings.push_back(static_cast<std::size_t>(&value - catalog_.values.data()));
-        break;
-      }
-    }
+    for (const ValueEntry& value : in_tensors_) collect_setting(value, settings);
     for (const auto& its : settings) found_.groups.push_back(torch_groups(its));
   }
 
+  bool collect_setting(const ValueEntry& value,
+                       std::vector<std::vector<const ValueEntry*>>& settings) {
+    if (value.key.find("param_groups") == std::string::npos) return false;
+    const KeyPath key(value.key, value.path);
+    for (const KeySplit& split : splits_at(key, "param_groups")) {
+      const bool list = value.value.kind == Value::Kind::list;
+      const bool none = split.rest == value.key.size() && !list;
+      if (none || !(said_.optimizers.empty() || is_said(said_.optimizers, split.at(value.key))))
+        continue;
+      settings.resize(std::max<std::size_t>(settings.size(), add_optimizer(key, split) + 1));
+      settings[*optimizer_at(split.at(value.key))].push_back(&value);
+      return true;
+    }
+    return false;
+  }
+
+  // First of the optimizers that have param_groups or are said, then of those that only look like
+  // one: any dict may be called "state".
   void find_slots() {
     for (std::size_t i = 0; i < keys_.size(); ++i)
       if (!belongs_to_an_optimizer(i) && catalog_.tensors[i].key) free_.push_back(i);
+    add_called_optimizers();
+    std::erase_if(free_, [&](std::size_t tensor) { return belongs_to_an_optimizer(tensor); });
+    for (const std::size_t i : free_) count_unclaimed(keys_[i]);
     found_.groups.resize(found_.places.optimizers.size());
+  }
+
+  static bool has_word(const KeyPath& key, std::string_view word) {
+    return key.key().find(word) != std::string_view::npos;
   }
 
   bool belongs_to_an_optimizer(std::size_t tensor) {
     const KeyPath& key = keys_[tensor];
-    if (key.key().find("state") == std::string_view::npos &&
-        key.key().find("param_groups") == std::string_view::npos)
-      return false;
+    if (!has_word(key, "state") && !has_word(key, "param_groups")) return false;
     return is_setting(key) ||
            std::ranges::any_of(splits_at(key, "state"),
                                [&](const KeySplit& split) { return take_slot(tensor, split); });
+  }
+
+  // Of what no optimizer has that is known already.
+  void add_called_optimizers() {
+    std::map<std::string_view, SlotsOfPlace> places;
+    for (const std::size_t i : free_) {
+      const KeyPath& key = keys_[i];
+      if (!has_word(key, "state")) continue;
+      for (const KeySplit& split : splits_at(key, "state")) {
+        const std::optional<Slot> slot = slot_at(key, split);
+        if (!slot || !may_be_optimizer(key, split)) continue;
+        SlotsOfPlace& its = places[split.at(key.key())];
+        if (its.tensors == 0) its.first = {i, split};
+        its.add(slot->name(key.key()), slot->state(key.key()), catalog_.tensors[i].shape);
+      }
+    }
+    std::vector<const SlotsOfPlace*> accepted;
+    for (const auto& [at, its] : places)
+      if (!said_.optimizers.empty() || its.is_optimizer(at)) accepted.push_back(&its);
+    std::ranges::sort(accepted, {}, [](const SlotsOfPlace* its) { return its->first.first; });
+    for (const SlotsOfPlace* its : accepted)
+      add_optimizer(keys_[its->first.first], its->first.second);
+  }
+
+  bool may_be_optimizer(const KeyPath& key, const KeySplit& split) const {
+    if (!said_.optimizers.empty()) return is_said(said_.optimizers, split.at(key.key()));
+    return is_called_optimizer(split, key.key()) &&
+           !is_model_word(key.key().substr(0, key.key().find('.')));
+  }
+
+  // What would be an optimizer's if there were param_groups beside it.
+  void count_unclaimed(const KeyPath& key) {
+    if (!has_word(key, "state")) return;
+    for (const KeySplit& split : splits_at(key, "state"))
+      if (split.keys == KeySplit::Keys::nested && slot_at(key, split) &&
+          !split.at(key.key()).empty())
+        ++unclaimed_[std::string(split.at(key.key()))];
   }
 
   // A tensor among the settings, such as a learning rate that a compiled step can change.
@@ -135,30 +179,11 @@ class Finder {
   }
 
   bool take_slot(std::size_t tensor, const KeySplit& split) {
-    const KeyPath& key = keys_[tensor];
-    const std::string_view text = key.key();
-    Belonging slot{Belonging::To::optimizer, 0, split.rest};
-    if (split.keys == KeySplit::Keys::nested) {
-      if (split.item + 2 >= key.items()) return false;
-      slot.name_end = key.start(split.item + 2) - 1;
-    } else {
-      slot.name_end = text.rfind('.');
-      if (slot.name_end <= split.rest) return false;
-    }
-    const std::string_view at = split.at(text);
-    std::optional<std::uint32_t> optimizer = optimizer_at(at);
-    const bool called =
-        said_.optimizers.empty()
-            ? is_called_optimizer(split, text) && !is_model_word(text.substr(0, text.find('.')))
-            : is_said(said_.optimizers, at);
-    if (!optimizer && called) optimizer = add_optimizer(key, split);
-    if (!optimizer) {
-      if (split.keys == KeySplit::Keys::nested) ++unclaimed_[std::string(at)];
-      return false;
-    }
-    slot.part = *optimizer;
+    const std::optional<Slot> slot = slot_at(keys_[tensor], split);
+    const auto optimizer = optimizer_at(split.at(keys_[tensor].key()));
+    if (!slot || !optimizer) return false;
     found_.places.optimizers[*optimizer].keys = split.keys;
-    found_.tensors[tensor] = slot;
+    found_.tensors[tensor] = {Belonging::To::optimizer, *optimizer, slot->name_at, slot->name_end};
     return true;
   }
 
@@ -398,6 +423,7 @@ class Finder {
 
   const Catalog& catalog_;
   const PartsSaid& said_;
+  const std::vector<ValueEntry>& in_tensors_;
   FoundParts found_;
   std::vector<KeyPath> keys_;
   std::map<std::string_view, std::uint32_t> number_of_;  // optimizers, by what is before "state"
@@ -417,8 +443,9 @@ std::string text_of(const StateDictPlace& place) {
   return above + (above.empty() || below.empty() ? "" : ".") + std::string(below);
 }
 
-Result<FoundParts> find_parts(const Catalog& catalog, const PartsSaid& said) {
-  return Finder(catalog, said).run();
+Result<FoundParts> find_parts(const Catalog& catalog, const PartsSaid& said,
+                              const std::vector<ValueEntry>& in_tensors) {
+  return Finder(catalog, said, in_tensors).run();
 }
 
 }  // namespace ebb::formats

@@ -14,10 +14,12 @@
 namespace ebb::formats {
 
 // Keys that somebody says are a part, dots between their words; "." is the top of the state dict.
-// Where one is said, no other part of its kind is looked for.
+// Where one is said, no other part of its kind is looked for. And names that nothing records.
 struct PartsSaid {
   std::vector<std::string> models;
   std::vector<std::string> optimizers;
+  // The parameters that optimizers only number, in the order of their numbers.
+  std::optional<std::vector<std::string>> names = std::nullopt;
 };
 
 // What a tensor belongs to.
@@ -41,7 +43,9 @@ struct FoundParts {
 // "app.optim"; "" is the top.
 std::string text_of(const StateDictPlace& place);
 
-// Code::usage when nothing lies where a part is said to be.
-Result<FoundParts> find_parts(const Catalog& catalog, const PartsSaid& said);
+// `in_tensors`: settings that are tensors, as values. Code::usage when nothing lies where a part is
+// said to be.
+Result<FoundParts> find_parts(const Catalog& catalog, const PartsSaid& said,
+                              const std::vector<ValueEntry>& in_tensors);
 
 }  // namespace ebb::formats

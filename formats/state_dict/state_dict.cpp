@@ -131,6 +131,17 @@ Path other_path(const Value& value) {
   return {value.text};
 }
 
+// The paths of the tensors that a value says are part of nothing, by their keys.
+std::map<std::string, Path> others_in(const Value& parts) {
+  std::map<std::string, Path> others;
+  if (const Value* listed = parts.find("others"))
+    for (const Value& item : listed->items) {
+      Path path = other_path(item);
+      others.emplace(joined(path), std::move(path));
+    }
+  return others;
+}
+
 // Paths below the places of the parts.
 class Places {
  public:
@@ -199,6 +210,7 @@ class Placing {
     for (const TensorEntry& tensor : content_.tensors)
       if (tensor.state == "param") has_param_.insert(tensor.name);
     for (const TensorEntry& tensor : content_.tensors) placed_.tensors.push_back(place_of(tensor));
+    add_counters();
     return std::move(placed_);
   }
 
@@ -216,7 +228,39 @@ class Placing {
     const std::string key = joined(places_.step());
     const bool taken = std::ranges::any_of(
         content_.values, [&](const ValueEntry& entry) { return entry.key == key; });
-    if (content_.step && !taken) add(places_.step(), Value::of_int(*content_.step));
+    const bool is_tensor = std::ranges::any_of(content_.tensors, [&](const TensorEntry& tensor) {
+      return tensor.state == "tensor" && tensor.key.value_or(tensor.name) == key;
+    });
+    if (content_.step && !taken && !is_tensor) add(places_.step(), Value::of_int(*content_.step));
+  }
+
+  // Steps that were values beside their parameters' states, where no value says them any more.
+  void add_counters() {
+    if (content_.param_steps.empty()) return;
+    std::set<std::string> taken;
+    for (const PlacedValue& value : placed_.values) taken.insert(value.place.key);
+    std::set<std::string_view> done;
+    for (std::size_t i = 0; i < content_.tensors.size(); ++i) {
+      const TensorEntry& tensor = content_.tensors[i];
+      const auto steps = content_.param_steps.find(tensor.name);
+      auto place = steps == content_.param_steps.end() ? std::nullopt
+                                                       : beside(placed_.tensors[i], tensor.state);
+      if (place && !taken.contains(place->key) && done.insert(tensor.name).second)
+        placed_.values.push_back({std::move(*place), Value::of_int(steps->second)});
+    }
+  }
+
+  // Where the state "step" is of the parameter that has `state` at `place`; nullopt: it is no state
+  // in an optimizer.
+  static std::optional<StatePlace> beside(StatePlace place, std::string_view state) {
+    auto* last = std::get_if<std::string>(&place.path.back());
+    const bool of_optimizer =
+        last != nullptr && (*last == state || last->ends_with("." + std::string(state)));
+    if (!of_optimizer || state == "step" || state == "param" || state == "tensor")
+      return std::nullopt;
+    for (std::string* text : {last, &place.key})
+      text->replace(text->size() - state.size(), state.size(), "step");
+    return place;
   }
 
   void add_groups() {
@@ -361,18 +405,21 @@ void put_parts(Catalog& content) {
                                             {"others", Value::of_list(std::move(others))}})});
 }
 
+std::set<std::string> other_tensors(const Catalog& content) {
+  std::set<std::string> keys;
+  const auto said = std::ranges::find(content.values, kPartsKey, &ValueEntry::key);
+  if (said != content.values.end())
+    for (const auto& [key, path] : others_in(said->value)) keys.insert(key);
+  return keys;
+}
+
 void take_parts(Catalog& content) {
   const auto said = std::ranges::find(content.values, kPartsKey, &ValueEntry::key);
   if (said == content.values.end()) return;
   auto parts = parts_of(said->value);
   if (!parts) return;
   content.parts = std::move(*parts);
-  std::map<std::string, Path> others;
-  if (const Value* listed = said->value.find("others"))
-    for (const Value& item : listed->items) {
-      Path path = other_path(item);
-      others.emplace(joined(path), std::move(path));
-    }
+  const std::map<std::string, Path> others = others_in(said->value);
   for (TensorEntry& tensor : content.tensors) {
     const auto other = others.find(tensor.name);
     if (other == others.end() || (tensor.state != "param" && tensor.state != "tensor")) continue;

@@ -5,6 +5,7 @@
 // their kind lies. Internal to formats.
 #pragma once
 
+#include <set>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -50,6 +51,9 @@ inline constexpr std::string_view kPartsKey = "state_dict_parts";
 // For content that leaves a state dict: adds the value where `parts` differ from what is written
 // without one ("model", "optimizer", "step"), and where tensors are part of neither.
 void put_parts(Catalog& content);
+
+// Keys of tensors that are part of neither, as that value says; none without one.
+std::set<std::string> other_tensors(const Catalog& content);
 
 // For content that enters one: content.parts as the value says, and the value is gone. One that
 // says nothing sensible is left where it is.

@@ -12,6 +12,7 @@
 #include "ebb/formats/json/weight_index.h"
 #include "ebb/formats/pickle/known_globals.h"
 #include "ebb/formats/state_dict/names.h"
+#include "ebb/formats/state_dict/small_tensors.h"
 #include "ebb/formats/torch/unread.h"
 #include "ebb/formats/torch_save/checkpoint.h"
 #include "ebb/formats/torch_save/torch_save.h"
@@ -215,7 +216,7 @@ class Describer {
     catalog().partition =
         files == 1 ? "whole tensors in one file" : compose("whole tensors in {} files", files);
     add_notes();
-    EBB_TRY(name_contents(catalog()));
+    EBB_TRY(name_contents(catalog(), {}, values_in_tensors(*checkpoint_)));
     leave_unread(catalog(), unread_);
     unknown_.show_in(catalog());
     return std::unique_ptr<Checkpoint>(std::move(checkpoint_));

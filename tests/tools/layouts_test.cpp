@@ -37,7 +37,8 @@ std::multiset<std::string> listed(const std::string& checkpoint, const std::stri
 // Without those that belong to no model or optimizer, which Megatron has no place for.
 std::multiset<std::string> of_parts(std::multiset<std::string> keys) {
   std::erase_if(keys, [](const std::string& key) {
-    return key == "rng" || key.starts_with("ema.") || key.starts_with("train_state.");
+    return key == "rng" || key == "state.rng.0.torch" || key.starts_with("ema.") ||
+           key.starts_with("train_state.");
   });
   return keys;
 }
@@ -64,8 +65,38 @@ TEST_P(Layouts, BecomeParametersWithStatesAndComeBackUnderTheirOwnWords) {
 
 INSTANTIATE_TEST_SUITE_P(Cases, Layouts,
                          testing::Values("layout_app", "layout_model_opt",
-                                         "layout_model_adamw_muon", "layout_words",
+                                         "layout_model_adamw_muon", "layout_state", "layout_words",
                                          "layout_titan"));
+
+TEST(LayoutOfComposer, GivesItsWeights) {
+  for (const char* source : {"dcp/layout_state/data", "torch/layout_state_model/data"}) {
+    const ScratchDirectory scratch;
+    const Outcome run = convert({source, scratch / "out", "--weights"});
+    ASSERT_EQ(run.exit, 0) << source << run.err;
+    EXPECT_EQ(listed(scratch / "out", "name"),
+              (std::multiset<std::string>{"emb.weight", "l.bias", "l.weight", "seen"}))
+        << source;
+  }
+}
+
+// torchtitan counts its run in tensors of one element, which belong to no parameter.
+TEST(CountersOfARun, TravelAsValuesAndComeBackAsTensors) {
+  const std::string source = "dcp/layout_titan/data";
+  const ScratchDirectory scratch;
+  const Outcome shown = run_program("ckpt-inspect", {source});
+  EXPECT_NE(shown.out.find(", step 2\n"), std::string::npos) << shown.out;
+  for (const std::string format : {"deepspeed", "deepspeed-universal", "megatron"}) {
+    const std::string there = scratch / format, back = there + "-back";
+    const Outcome run = convert({source, there, "--to", format, "-w", "2"});
+    ASSERT_EQ(run.exit, 0) << format << run.err;
+    const Outcome again = convert({there, back, "--to", "dcp"});
+    ASSERT_EQ(again.exit, 0) << format << again.err;
+    EXPECT_EQ(listed(back, "key").count("train_state.step"), 1u) << format;
+    const Outcome same =
+        run_program("ckpt-inspect", {source, "--diff", back, "-k", "train_state*"});
+    EXPECT_EQ(same.exit, 0) << format << same.out << same.err;
+  }
+}
 
 TEST(UnclearLayout, IsNotedAndBecomesNoParametersUntilSomebodySaysWhatItIs) {
   const std::string source = "dcp/layout_unclear/data";
@@ -101,7 +132,7 @@ TEST(NumberedParameters, ThatNoShapeTellsApartAreNamedByTheUserOrNotAtAll) {
   const ScratchDirectory scratch;
   const Outcome run = convert({source, scratch / "out", "--to", "megatron"});
   EXPECT_EQ(run.exit, 4) << run.err;
-  EXPECT_NE(run.err.find("--rename 'optimizer.0=NAME'"), std::string::npos) << run.err;
+  EXPECT_NE(run.err.find("--names FILE"), std::string::npos) << run.err;
   const Outcome named =
       convert({source, scratch / "out", "--to", "megatron", "--rename",
                "optimizer.0=0.weight,optimizer.1=0.bias,optimizer.2=1.weight,optimizer.3=1.bias"});

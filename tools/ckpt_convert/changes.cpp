@@ -1,5 +1,7 @@
 #include "tools/ckpt_convert/changes.h"
 
+#include <algorithm>
+
 #include "ebb/formats/core/json_text.h"
 #include "ebb/libswap/tree/file_tree.h"
 
@@ -9,15 +11,15 @@ using formats::MomentumForm;
 
 namespace {
 
-constexpr std::uint64_t kMaxRules = 16 << 20;  // bytes of a file of rules
+constexpr std::uint64_t kMaxText = 16 << 20;  // bytes of a file of rules or names
 
-Result<std::string> text_of_file(const std::string& path) {
+// `flag`: as it was given, for messages.
+Result<std::string> text_of_file(const std::string& flag, const std::string& path) {
   EBB_TRY_ASSIGN(const auto tree, libswap::open_tree(path));
   if (tree->entries().size() != 1)
-    return Error{Code::usage, "--rename @" + printable(path) + ": not one file"};
+    return Error{Code::usage, compose("{}{}: not one file", flag, printable(path))};
   EBB_TRY_ASSIGN(const auto source, tree->open(tree->entries().front().name));
-  EBB_TRY_ASSIGN(const ByteVector bytes,
-                 formats::read_bytes(*source, 0, source->size(), kMaxRules));
+  EBB_TRY_ASSIGN(const ByteVector bytes, formats::read_bytes(*source, 0, source->size(), kMaxText));
   return std::string(formats::text_of(bytes));
 }
 
@@ -51,7 +53,7 @@ Result<formats::Edits> edits_of(const Arguments& arguments) {
       rules.push_back(given);
       continue;
     }
-    EBB_TRY_ASSIGN(std::string text, text_of_file(given.substr(1)));
+    EBB_TRY_ASSIGN(std::string text, text_of_file("--rename @", given.substr(1)));
     rules.push_back(std::move(text));
   }
   EBB_TRY_ASSIGN(edits.rename, formats::RenameRules::parse(rules));
@@ -60,6 +62,19 @@ Result<formats::Edits> edits_of(const Arguments& arguments) {
     EBB_TRY_ASSIGN(edits.momentum, momentum_of(*momentum));
   }
   return edits;
+}
+
+Result<std::vector<std::string>> names_in_file(const std::string& path) {
+  EBB_TRY_ASSIGN(const std::string text, text_of_file("--names ", path));
+  std::vector<std::string> names;
+  for (std::string_view rest = text; !rest.empty();) {
+    const std::size_t end = std::min(rest.find('\n'), rest.size());
+    std::string_view line = rest.substr(0, end);
+    rest.remove_prefix(std::min(end + 1, rest.size()));
+    while (line.ends_with('\r') || line.ends_with(' ')) line.remove_suffix(1);
+    if (!line.empty()) names.emplace_back(line);
+  }
+  return names;
 }
 
 }  // namespace ebb::tools::convert

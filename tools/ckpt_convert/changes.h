@@ -1,4 +1,5 @@
-// The flags that change content on its way: --rename, --dtype, --momentum.
+// The flags that change content on its way: --rename, --dtype, --momentum; and --names, which says
+// what a name is.
 #pragma once
 
 #include "ebb/formats/conversion/edits.h"
@@ -8,5 +9,8 @@ namespace ebb::tools::convert {
 
 // Reads the files that --rename @FILE names. Code::usage for what is no rule.
 Result<formats::Edits> edits_of(const Arguments& arguments);
+
+// The lines of the file that --names FILE names.
+Result<std::vector<std::string>> names_in_file(const std::string& path);
 
 }  // namespace ebb::tools::convert

@@ -182,7 +182,8 @@ Result<Prepared> prepare(const Request& request) {
                     .wanted = [&](const TensorEntry& t) { return request.selection.wants(t); },
                     .file_bytes = request.file_bytes,
                     .edits = &request.edits,
-                    .compression = request.compression}));
+                    .compression = request.compression,
+                    .names_by_order = request.names_by_order}));
   EBB_TRY(check_optimizer(request, source->catalog(), conversion.content->catalog()));
   EBB_TRY_ASSIGN(std::string replaces, replaced_by(request, conversion.plan));
   if (!conversion.unsafe.empty() && request.dropping == Dropping::refused)

@@ -30,6 +30,7 @@ struct Request {
   std::optional<std::uint64_t> file_bytes;  // where the format cuts files
   std::optional<formats::Compression> compression;
   formats::Taking taking = formats::Taking::content;
+  formats::NamesByOrder names_by_order = formats::NamesByOrder::refused;
   Selection selection;
   formats::Edits edits;
   Dropping dropping = Dropping::refused;

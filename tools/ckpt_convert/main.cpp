@@ -51,6 +51,10 @@ constexpr std::array kFlags = {
     flag(kFilters, "--model KEY", "the model in a state dict (dcp, torch); repeatable", kModelKey)
         .many(),
     flag(kFilters, "--optimizer KEY", "an optimizer in a state dict; repeatable").many(),
+    flag(kFilters, "--names WHAT", "what an optimizer's numbers are called: a FILE, or order",
+         "FILE has a parameter a line, in the order in which the optimizer was given them. It is "
+         "checked against shapes. order: as the model of a torch.save file lists its parameters, "
+         "which nothing records; what a job resumes from wants one of the two."),
     flag(kFilters, "--weights", "the model's weights, as load_state_dict takes them",
          "Each parameter and buffer once, under its name and in its most exact copy: a master, "
          "else what the model computes with; tied ones under each name. --to is safetensors where "
@@ -163,11 +167,23 @@ Result<formats::Compression> compression_of(std::string_view text, const formats
                        ZstdWriter::kFirstLevel, ZstdWriter::kLastLevel, printable(text))};
 }
 
+Result<> take_names(const Arguments& arguments, Request& request) {
+  const auto names = arguments.text("names");
+  if (!names) return {};
+  if (*names == "order") {
+    request.names_by_order = formats::NamesByOrder::taken;
+    return {};
+  }
+  EBB_TRY_ASSIGN(request.parts.names, names_in_file(*names));
+  return {};
+}
+
 Result<Request> request_of(const Arguments& arguments) {
   Request request;
   request.source = arguments.positional(0);
   request.destination = arguments.positional(1);
   request.parts = {arguments.texts("model"), arguments.texts("optimizer")};
+  EBB_TRY(take_names(arguments, request));
   EBB_TRY_ASSIGN(request.format, target_of(arguments));
   const std::uint64_t world = arguments.count("world-size").value_or(1);
   if (world == 0 || world > kMaxWorld)

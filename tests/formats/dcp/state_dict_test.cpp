@@ -1,10 +1,10 @@
 // What the contents of torch's state dicts mean, whatever they are called, nested or flattened.
 #include <gtest/gtest.h>
 
-#include "ebb/formats/catalog/key_path.h"
 #include "ebb/formats/state_dict/groups.h"
 #include "ebb/formats/state_dict/names.h"
 #include "ebb/formats/state_dict/state_dict.h"
+#include "tests/formats/dcp/state_dicts.h"
 
 namespace ebb {
 
@@ -12,6 +12,12 @@ namespace {
 
 using formats::PartsSaid;
 using formats::torch_groups;
+using state_dicts::add_group;
+using state_dicts::add_value;
+using state_dicts::named;
+using state_dicts::Names;
+using state_dicts::names;
+using state_dicts::state_dict;
 
 ValueEntry value(const std::string& key, Value content) {
   ValueEntry entry;
@@ -64,50 +70,6 @@ TEST(StateDictGroups, ASettingMayHaveDotsWhereTheNestingTellsItFromTheRest) {
   EXPECT_TRUE(groups[0].params.empty());
   EXPECT_EQ(groups[1].settings.front().first, "lr");
   EXPECT_EQ(groups[1].params, std::vector<std::string>{"0.weight"});
-}
-
-using Path = std::vector<formats::PathItem>;
-using Names = std::vector<std::pair<std::string, std::string>>;
-
-// A described state dict of tensors at these places, each as large as its shape says.
-Catalog state_dict(std::vector<std::pair<Path, Shape>> tensors) {
-  Catalog catalog;
-  for (auto& [path, shape] : tensors) {
-    TensorEntry tensor{.key = formats::joined(path), .path = std::move(path), .name = {}};
-    tensor.shape = std::move(shape);
-    tensor.chunks = {
-        Chunk{.box = formats::whole(tensor.shape), .offset = 64 * catalog.tensors.size()}};
-    catalog.tensors.push_back(std::move(tensor));
-  }
-  return catalog;
-}
-
-void add_value(Catalog& catalog, Path path, Value content) {
-  catalog.values.push_back({formats::joined(path), std::move(path), std::move(content)});
-}
-
-// One parameter group as torch's newer releases flatten it.
-void add_group(Catalog& catalog, Path optimizer, Value params) {
-  optimizer.insert(optimizer.end(), {"param_groups", 0});
-  Path lr = optimizer;
-  lr.push_back("lr");
-  optimizer.push_back("params");
-  add_value(catalog, std::move(lr), Value::of_real(0.1));
-  add_value(catalog, std::move(optimizer), std::move(params));
-}
-
-Value names(std::vector<std::string> texts) {
-  std::vector<Value> items;
-  for (std::string& text : texts) items.push_back(Value::of_string(std::move(text)));
-  return Value::of_list(std::move(items));
-}
-
-Names named(Catalog& catalog, const PartsSaid& said = {}) {
-  const auto done = formats::name_contents(catalog, said);
-  EXPECT_TRUE(done) << done.error().message;
-  Names all;
-  for (const auto& tensor : catalog.tensors) all.emplace_back(tensor.name, tensor.state);
-  return all;
 }
 
 TEST(StateDictParts, AreFoundUnderAnyWordByWhatLiesThere) {
@@ -188,6 +150,43 @@ TEST(StateDictParts, ThatAreNotClearAreNotedUntilSomebodySaysThem) {
   }
 }
 
+// As Composer saves: the word "state" at the top is the trainer's.
+TEST(StateDictParts, AStateAtTheTopIsAnOptimizersOnlyWhereItLooksLikeOne) {
+  Catalog composer =
+      state_dict({{{"state", "model", "net.w"}, {3}},
+                  {{"state", "model", "net.b"}, {2}},
+                  {{"state", "optimizers", "Adam", "state", "net.w", "exp_avg"}, {3}},
+                  {{"state", "optimizers", "Adam", "state", "net.w", "step"}, {}},
+                  {{"state", "rng", 0, "torch"}, {9}}});
+  Catalog model_alone = composer;
+  model_alone.tensors.erase(model_alone.tensors.begin() + 2, model_alone.tensors.begin() + 4);
+  add_group(composer, {"state", "optimizers", "Adam"}, names({"net.w", "net.b"}));
+  EXPECT_EQ(named(composer), (Names{{"net.w", "param"},
+                                    {"net.b", "param"},
+                                    {"net.w", "exp_avg"},
+                                    {"net.w", "step"},
+                                    {"state.rng.0.torch", "tensor"}}));
+  EXPECT_TRUE(composer.notes.empty()) << composer.notes.front();
+  EXPECT_EQ(named(model_alone),
+            (Names{{"net.w", "param"}, {"net.b", "param"}, {"state.rng.0.torch", "tensor"}}));
+  // Whatever the trainer calls its parts, nothing becomes a state in silence.
+  Catalog words = state_dict({{{"state", "net", "a.w"}, {3}},
+                              {{"state", "net", "b.w"}, {2}},
+                              {{"state", "net", "c.w"}, {4}},
+                              {{"state", "clock", "seen"}, {}}});
+  for (const auto& [name, state] : named(words)) EXPECT_TRUE(state == "tensor") << name;
+  EXPECT_FALSE(words.notes.empty());
+  // optimizer.state_dict() itself, without its groups: numbers, or names that share their states.
+  Catalog numbers = state_dict({{{"state", 0, "exp_avg"}, {3}}, {{"state", 1, "sum"}, {2}}});
+  EXPECT_EQ(named(numbers), (Names{{"0", "exp_avg"}, {"1", "sum"}}));
+  Catalog shared = state_dict({{{"state", "a.w", "exp_avg"}, {3}},
+                               {{"state", "a.w", "step"}, {}},
+                               {{"state", "b.w", "exp_avg"}, {2}},
+                               {{"state", "b.w", "step"}, {}}});
+  EXPECT_EQ(named(shared),
+            (Names{{"a.w", "exp_avg"}, {"a.w", "step"}, {"b.w", "exp_avg"}, {"b.w", "step"}}));
+}
+
 TEST(StateDictParts, ComeBackAsAValueThatOtherFormatsKeep) {
   Catalog catalog =
       state_dict({{{"app", "net", "w"}, {3}}, {{"app", "opt", "state.w.exp_avg"}, {3}}});
@@ -242,7 +241,7 @@ TEST(StateDictParts, ThatNobodyKnowsBecomeNoParameters) {
   EXPECT_EQ(named(numbered), (Names{{"a", "param"}, {"b", "param"}, {"opt.0", "exp_avg"}}));
   const auto number = formats::check_understood(numbered, numbered);
   ASSERT_FALSE(number);
-  EXPECT_NE(number.error().hint.find("--rename 'opt.0=NAME'"), std::string::npos);
+  EXPECT_NE(number.error().hint.find("--names FILE"), std::string::npos);
   Catalog renamed = numbered;
   renamed.tensors[2].name = "b";
   EXPECT_TRUE(formats::check_understood(numbered, renamed));
@@ -255,7 +254,9 @@ TEST(StateDictNames, StayNumbersWhereSeveralParametersFit) {
   add_group(catalog, {"opt"}, Value::of_list({Value::of_int(0)}));
   EXPECT_EQ(named(catalog), (Names{{"a", "param"}, {"b", "param"}, {"opt.0", "momentum_buffer"}}));
   ASSERT_EQ(catalog.notes.size(), 1u);
-  EXPECT_NE(catalog.notes[0].find("--rename 'opt.0=NAME'"), std::string::npos);
+  EXPECT_NE(catalog.notes[0].find("--names FILE"), std::string::npos);
+  EXPECT_NE(catalog.notes[0].find("2 are alike, [3] (a, b)"), std::string::npos)
+      << catalog.notes[0];
   // torch 2.6 and newer can say it.
   add_value(catalog, {"opt", "param_groups", 0, "param_names"}, names({"b"}));
   EXPECT_EQ(named(catalog)[2], (Names::value_type{"b", "momentum_buffer"}));

@@ -1,0 +1,131 @@
+#include "ebb/formats/state_dict/infer.h"
+
+#include <algorithm>
+#include <optional>
+#include <set>
+
+namespace ebb::formats {
+namespace {
+
+using Shapes = std::vector<const Shape*>;
+
+// In order; nullopt when there is not exactly one way.
+std::optional<std::vector<std::string_view>> matched(const std::vector<ModelParam>& params,
+                                                     const Shapes& shapes) {
+  std::vector<std::size_t> first, last;
+  std::size_t next = 0;
+  for (std::size_t p = 0; p < params.size() && next < shapes.size(); ++p)
+    if (*params[p].shape == *shapes[next]) first.push_back(p), ++next;
+  next = shapes.size();
+  for (std::size_t p = params.size(); p-- > 0 && next > 0;)
+    if (*params[p].shape == *shapes[next - 1]) last.push_back(p), --next;
+  std::reverse(last.begin(), last.end());
+  if (first.size() != shapes.size() || first != last) return std::nullopt;
+  std::vector<std::string_view> names;
+  for (const std::size_t p : first) names.push_back(params[p].name);
+  return names;
+}
+
+// The states that all of them have in a shape of the model, each as its shapes.
+std::vector<Shapes> shaped_states(const std::vector<const StateShapes*>& params,
+                                  const std::set<Shape>& known) {
+  std::vector<Shapes> states;
+  for (const auto& [state, first] : *params.front()) {
+    if (state == "step") continue;
+    Shapes shapes;
+    for (const StateShapes* param : params)
+      if (const auto found = param->find(state);
+          found != param->end() && known.contains(*found->second))
+        shapes.push_back(found->second);
+    if (shapes.size() == params.size()) states.push_back(std::move(shapes));
+  }
+  return states;
+}
+
+bool alike(const Shapes& a, const Shapes& b) {
+  return std::ranges::equal(a, b,
+                            [](const Shape* one, const Shape* other) { return *one == *other; });
+}
+
+bool are_counters(const Shapes& shapes) {
+  return std::ranges::all_of(shapes, [](const Shape* shape) { return volume(*shape) == 1; });
+}
+
+// The shapes that most states agree on; empty: none, or several.
+Shapes agreed(std::vector<Shapes> states) {
+  if (!std::ranges::all_of(states, are_counters)) std::erase_if(states, are_counters);
+  Shapes best;
+  std::size_t most = 0;
+  for (const Shapes& one : states) {
+    const auto votes = static_cast<std::size_t>(
+        std::ranges::count_if(states, [&](const Shapes& other) { return alike(one, other); }));
+    if (votes > most)
+      most = votes, best = one;
+    else if (votes == most && !alike(one, best))
+      best.clear();
+  }
+  return best;
+}
+
+}  // namespace
+
+std::vector<const Shape*> shapes_of_params(const std::vector<const StateShapes*>& group,
+                                           const std::vector<ModelParam>& model) {
+  std::vector<const Shape*> shapes(group.size(), nullptr);
+  std::set<Shape> known;
+  for (const ModelParam& param : model) known.insert(*param.shape);
+  const auto take = [&](const std::vector<std::size_t>& places) {
+    std::vector<const StateShapes*> params;
+    for (const std::size_t place : places) params.push_back(group[place]);
+    const Shapes found = agreed(shaped_states(params, known));
+    for (std::size_t i = 0; i < found.size(); ++i) shapes[places[i]] = found[i];
+    return !found.empty();
+  };
+  std::vector<std::size_t> all;
+  std::map<std::vector<std::string_view>, std::vector<std::size_t>> by_states;
+  for (std::size_t i = 0; i < group.size(); ++i) {
+    if (group[i] == nullptr || group[i]->empty()) continue;
+    all.push_back(i);
+    std::vector<std::string_view> states;
+    for (const auto& [state, shape] : *group[i]) states.push_back(state);
+    by_states[std::move(states)].push_back(i);
+  }
+  if (all.empty() || take(all)) return shapes;
+  for (const auto& [states, places] : by_states) take(places);
+  return shapes;
+}
+
+std::vector<InferredNames> infer_names(const std::vector<ModelParam>& model,
+                                       const std::vector<std::vector<const Shape*>>& groups,
+                                       ModelOrder order) {
+  std::vector<InferredNames> inferred(groups.size());
+  std::map<Shape, std::vector<std::string_view>> params;
+  for (const ModelParam& param : model) params[*param.shape].push_back(param.name);
+  std::map<Shape, std::size_t> numbers;
+  for (const Shapes& group : groups)
+    for (const Shape* shape : group)
+      if (shape != nullptr && ++numbers[*shape] > params[*shape].size()) return inferred;
+  std::map<std::string_view, std::size_t> claims;
+  for (std::size_t g = 0; g < groups.size(); ++g) {
+    const Shapes& group = groups[g];
+    if (group.empty() || std::ranges::find(group, nullptr) != group.end()) continue;
+    InferredNames& its = inferred[g];
+    its.by = NamedBy::shapes;
+    for (const Shape* shape : group)
+      if (const auto& fitting = params[*shape]; fitting.size() == 1)
+        its.names.push_back(fitting.front());
+    if (its.names.size() != group.size()) {
+      its.by = NamedBy::order;
+      its.names = order == ModelOrder::of_the_model
+                      ? matched(model, group).value_or(std::vector<std::string_view>())
+                      : std::vector<std::string_view>();
+    }
+    for (const std::string_view name : its.names) ++claims[name];
+  }
+  for (InferredNames& its : inferred)
+    if (std::ranges::any_of(its.names, [&](std::string_view name) { return claims[name] > 1; }))
+      its.names.clear();
+  return inferred;
+}
+
+}  // namespace ebb::formats

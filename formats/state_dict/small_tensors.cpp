@@ -1,0 +1,90 @@
+#include "ebb/formats/state_dict/small_tensors.h"
+
+#include <algorithm>
+#include <map>
+
+#include "ebb/formats/catalog/key_path.h"
+#include "ebb/formats/core/element_values.h"
+#include "ebb/formats/core/float_cast.h"
+#include "ebb/formats/state_dict/groups.h"
+#include "ebb/formats/state_dict/key_split.h"
+
+namespace ebb::formats {
+namespace {
+
+constexpr std::uint64_t kMostElements = 16;
+
+std::optional<Value> value_in(const Checkpoint& checkpoint, const TensorEntry& tensor) {
+  ByteVector bytes(volume(tensor.shape) * bytes_of(tensor.dtype));
+  if (!checkpoint.read(tensor, tensor.chunks.front(), 0, bytes)) return std::nullopt;
+  std::vector<Value> numbers;
+  for (std::size_t at = 0; at < bytes.size(); at += bytes_of(tensor.dtype)) {
+    auto number = number_in(tensor.dtype, ByteView(bytes).subspan(at, bytes_of(tensor.dtype)));
+    if (!number) return std::nullopt;
+    numbers.push_back(std::move(*number));
+  }
+  if (tensor.shape.empty()) return std::move(numbers.front());
+  return tensor.shape.size() == 1 ? std::optional(Value::of_list(std::move(numbers)))
+                                  : std::nullopt;
+}
+
+// Of a list's item, whose list is one setting: not the list of all groups.
+bool is_item(const std::vector<PathItem>& path) {
+  return path.size() > 1 && std::holds_alternative<std::int64_t>(path.back()) &&
+         !is_word(path[path.size() - 2], "param_groups");
+}
+
+// An empty list, or tuple.
+Value list_at(const Catalog& catalog, const std::vector<PathItem>& path) {
+  Value list = Value::of_list({});
+  const auto container = std::ranges::find(catalog.containers, path, &ContainerEntry::path);
+  if (container != catalog.containers.end()) list.kind = container->kind;
+  return list;
+}
+
+}  // namespace
+
+std::optional<Value> number_in(DType dtype, ByteView element) {
+  if (values_per_element(dtype) != 1) return std::nullopt;
+  if (dtype == DType::i64) return Value::of_int(load_le<std::int64_t>(element));
+  double number = 0;
+  element_values(dtype, element, {&number, 1});
+  if (is_floating(dtype)) return Value::of_real(number);
+  if (dtype == DType::boolean) return Value::of_bool(number != 0);
+  constexpr double kExact = 9007199254740992;  // 2^53
+  if (number > kExact) return std::nullopt;
+  return Value::of_int(static_cast<std::int64_t>(number));
+}
+
+bool is_small(const TensorEntry& tensor) {
+  return tensor.chunks.size() == 1 && volume(tensor.shape) <= kMostElements &&
+         tensor.chunks.front().box == whole(tensor.shape) && values_per_element(tensor.dtype) == 1;
+}
+
+bool is_setting(const TensorEntry& tensor) {
+  if (tensor.state != "tensor" || !tensor.key) return false;
+  return !splits_at(KeyPath(*tensor.key, tensor.path), "param_groups").empty();
+}
+
+std::vector<ValueEntry> values_in_tensors(const Checkpoint& checkpoint) {
+  std::vector<ValueEntry> values;
+  std::map<std::vector<PathItem>, std::size_t> lists;  // values that are lists, by their places
+  for (const TensorEntry& tensor : checkpoint.catalog().tensors) {
+    if (!tensor.key || !is_small(tensor)) continue;
+    const bool setting = tensor.key->find("param_groups") != std::string::npos;
+    if (!setting && !may_count_steps(*tensor.key)) continue;
+    std::optional<Value> value = value_in(checkpoint, tensor);
+    if (!value) continue;
+    if (!is_item(tensor.path)) {
+      values.push_back({*tensor.key, tensor.path, std::move(*value)});
+      continue;
+    }
+    const std::vector<PathItem> above(tensor.path.begin(), tensor.path.end() - 1);
+    const auto [list, fresh] = lists.emplace(above, values.size());
+    if (fresh) values.push_back({joined(above), above, list_at(checkpoint.catalog(), above)});
+    values[list->second].value.items.push_back(std::move(*value));
+  }
+  return values;
+}
+
+}  // namespace ebb::formats

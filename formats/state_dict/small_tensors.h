@@ -1,0 +1,25 @@
+// Tensors of a few elements that are numbers to whoever loads them: learning rates that a compiled
+// step can change, counters.
+#pragma once
+
+#include <optional>
+#include <vector>
+
+#include "ebb/formats/catalog/catalog.h"
+
+namespace ebb::formats {
+
+// One element; nullopt for types that are no plain numbers, and whole numbers past 64 bits.
+std::optional<Value> number_in(DType dtype, ByteView element);
+
+// Few enough elements, of plain numbers, stored in one piece.
+bool is_small(const TensorEntry& tensor);
+
+// Whether it lies among the settings of a parameter group. Of described state dicts.
+bool is_setting(const TensorEntry& tensor);
+
+// Settings and step counters of a whole run that are tensors, as values at their places; tensors in
+// a list are one value. What cannot be read is left out. Reads them.
+std::vector<ValueEntry> values_in_tensors(const Checkpoint& checkpoint);
+
+}  // namespace ebb::formats
