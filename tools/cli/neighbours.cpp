@@ -84,18 +84,28 @@ std::optional<Whole> described(const Tree& tree, std::string path) {
   return whole;
 }
 
-// A step is later than none; of those without the one that was looked at first is kept.
+bool is_numbered(const Whole& whole) {
+  return whole.path.back() >= '0' && whole.path.back() <= '9';
+}
+
+// By steps where both have one, else by the numbers that end their names: the last save of a run
+// may lack a step. Else a step is later than none.
+bool is_later(const Whole& whole, const Whole& than) {
+  if (whole.step && than.step) return *whole.step > *than.step;
+  if (is_numbered(whole) && is_numbered(than)) return natural_less(than.path, whole.path);
+  return whole.step > than.step;
+}
+
+// Of those that nothing tells apart the one that was looked at first is kept.
 const Whole* latest(const std::vector<const Whole*>& all) {
   const Whole* newest = nullptr;
   for (const Whole* whole : all)
-    if (newest == nullptr || whole->step > newest->step) newest = whole;
+    if (newest == nullptr || is_later(*whole, *newest)) newest = whole;
   return newest;
 }
 
 // Without a step, and without a number at the end of its name, nothing tells whether it is newest.
-bool is_newest(const Whole& whole) {
-  return whole.step || (whole.path.back() >= '0' && whole.path.back() <= '9');
-}
+bool is_newest(const Whole& whole) { return whole.step || is_numbered(whole); }
 
 std::string said(const Whole& whole) {
   std::string out = printable(whole.path, 1000);
