@@ -95,18 +95,6 @@ constexpr Known kKnown[] = {
     {{"", ".gguf"}, {Role::weights, "a model as llama.cpp has it"}},
 };
 
-// "optim" as a word or the beginning of "optimizer", and not of "optimized" or "optimum".
-bool names_an_optimizer(std::string_view file) {
-  constexpr std::string_view kWord = "optim";
-  for (std::size_t at = file.find(kWord); at != std::string_view::npos;
-       at = file.find(kWord, at + 1)) {
-    const std::string_view rest = file.substr(at + kWord.size());
-    const bool word = rest.empty() || rest.front() < 'a' || rest.front() > 'z';
-    if (word || rest.starts_with("izer")) return true;
-  }
-  return false;
-}
-
 // A file whose name speaks of an optimizer and ends as tensors do is taken at its word.
 bool speaks_of_states(std::string_view file) {
   constexpr std::string_view kEndings[] = {".pt", ".pth", ".bin", ".ckpt", ".pkl", ".safetensors"};
@@ -147,6 +135,17 @@ std::optional<KnownFile> known_file(std::string_view path) {
 bool holds_nothing_trained(std::string_view path) {
   const auto known = known_file(path);
   return known && (known->role == Role::job || known->role == Role::harmless);
+}
+
+bool names_an_optimizer(std::string_view file) {
+  constexpr std::string_view kWord = "optim";
+  for (std::size_t at = file.find(kWord); at != std::string_view::npos;
+       at = file.find(kWord, at + 1)) {
+    const std::string_view rest = file.substr(at + kWord.size());
+    const bool word = rest.empty() || rest.front() < 'a' || rest.front() > 'z';
+    if (word || rest.starts_with("izer")) return true;
+  }
+  return false;
 }
 
 std::string without_numbers(std::string_view name) {

@@ -23,6 +23,9 @@ std::optional<KnownFile> known_file(std::string_view path);
 // Known to hold neither weights nor states: what a job or a person keeps beside a checkpoint.
 bool holds_nothing_trained(std::string_view path);
 
+// "optim" as a word or the beginning of "optimizer", and not of "optimized" or "optimum".
+bool names_an_optimizer(std::string_view file);
+
 // "rng_state_#.pth" of "rng_state_12.pth": the same for names that differ in numbers alone.
 std::string without_numbers(std::string_view name);
 

@@ -2,12 +2,15 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <iterator>
 #include <memory>
 #include <optional>
 #include <system_error>
 #include <vector>
 
+#include "ebb/formats/catalog/known_files.h"
 #include "ebb/formats/catalog/part_of_save.h"
+#include "ebb/formats/catalog/resume.h"
 #include "ebb/formats/catalog/with_catalog.h"
 #include "ebb/formats/core/json_text.h"
 #include "ebb/formats/core/nearest.h"
@@ -57,14 +60,41 @@ std::optional<formats::PartOfSave> part_at(const fs::path& path, const Catalog& 
   return formats::part_by_name(above, names_in(folder_of(folder)));
 }
 
-// What was read may be a part alone, which its bytes do not always tell.
-std::unique_ptr<Checkpoint> with_its_part(std::unique_ptr<Checkpoint> read,
-                                          const std::string& path) {
+// Of weights that were named themselves: an optimizer's states that lie where they lie, as
+// accelerate keeps pytorch_model_fsdp_0/ and optimizer_0/ side by side.
+std::vector<formats::BesideEntry> states_around(const fs::path& path, const Catalog& catalog) {
+  std::vector<formats::BesideEntry> found;
+  const bool known = std::ranges::any_of(catalog.beside, &formats::BesideEntry::holds_states);
+  if (known || !formats::weights_only({catalog})) return found;
+  std::error_code code;
+  const std::string up = fs::is_directory(path, code) ? "../" : "";
+  for (const std::string& name : names_in(folder_of(path))) {
+    const bool folder = fs::is_directory(folder_of(path) / name, code);
+    const auto file = formats::known_file(name);
+    const bool states = folder ? formats::names_an_optimizer(name)
+                               : file && file->role == formats::BesideEntry::Role::states;
+    if (!states || name == path.filename().string()) continue;
+    found.push_back({.path = up + name + (folder ? "/" : ""),
+                     .what = "an optimizer's states",
+                     .holds_states = true,
+                     .role = formats::BesideEntry::Role::states});
+  }
+  return found;
+}
+
+// What was read may be a part alone, which its bytes do not always tell, and its other half may lie
+// beside it.
+std::unique_ptr<Checkpoint> with_its_place(std::unique_ptr<Checkpoint> read,
+                                           const std::string& path) {
   std::error_code code;
   const fs::path whole = fs::absolute(trimmed(path), code);
-  auto part = part_at(code ? trimmed(path) : whole.lexically_normal(), read->catalog());
-  if (!part) return read;
+  const fs::path place = code ? trimmed(path) : whole.lexically_normal();
+  auto part = part_at(place, read->catalog());
+  auto states = states_around(place, read->catalog());
+  if (!part && states.empty()) return read;
   Catalog catalog = read->catalog();
+  std::ranges::move(states, std::back_inserter(catalog.beside));
+  if (!part) return formats::with_catalog(std::move(read), std::move(catalog));
   catalog.notes.push_back(
       compose("one part of a save{}, as {}: its tensors may be parts of the model's",
               part->parts > 0 ? compose(" of {}", part->parts) : "", part->why));
@@ -130,7 +160,7 @@ Result<std::unique_ptr<Checkpoint>> open_checkpoint(const std::string& path,
   if (formats::part_name(trimmed(path).filename().string()))
     if (auto error = one_file_of_many(path, (*described)->catalog().format))
       return std::move(*error);
-  return with_its_part(*std::move(described), path);
+  return with_its_place(*std::move(described), path);
 }
 
 }  // namespace ebb::tools

@@ -113,6 +113,32 @@ TEST(InspectBeside, ANewOptimizerBesideStatesIsStartedOnlyWhenAskedFor) {
   }
 }
 
+// Named themselves, weights are no less half of a save.
+TEST(InspectBeside, StatesBesideWeightsThatAreNamedThemselvesCountToo) {
+  const ScratchDirectory scratch;
+  lay_out(scratch / "trainer", kTrainer);
+  lay_out(scratch / "fsdp/pytorch_model_fsdp_0", {});
+  lay_out(scratch / "automodel/model", {});
+  copy("dcp/fsdp2_w1/data", scratch / "fsdp/optimizer_0");
+  copy("dcp/fsdp2_w1/data", scratch / "automodel/optim");
+  lay_out(scratch / "run/step-1", {});
+  copy("dcp/fsdp2_w1/data", scratch / "run/step-2");
+  const std::pair<const char*, const char*> cases[] = {
+      {"trainer/model.safetensors", "beside them in optimizer.pt"},
+      {"fsdp/pytorch_model_fsdp_0", "beside them in ../optimizer_0/"},
+      {"automodel/model", "beside them in ../optim/"},
+      {"automodel/model/", "beside them in ../optim/"}};
+  for (const auto& [source, where] : cases) {
+    const Outcome run =
+        run_program("ckpt-convert", {scratch / source, scratch / "d", "--to", "dcp"});
+    EXPECT_EQ(run.exit, 4) << source << run.out;
+    EXPECT_TRUE(says(run.err, where)) << run.err;
+  }
+  EXPECT_EQ(
+      run_program("ckpt-convert", {scratch / "run/step-1", scratch / "d", "--to", "dcp"}).exit, 0)
+      << "another save of the run is not the other half of this one";
+}
+
 // Weights without states beside them, and a checkpoint that has its own, start as before.
 TEST(InspectBeside, WithoutStatesBesideNobodyIsAsked) {
   const ScratchDirectory scratch;
