@@ -7,6 +7,15 @@
 namespace ebb::formats {
 
 Result<MemoryContent> MemoryContent::make(Catalog catalog, std::vector<Held> held) {
+  for (const TensorEntry& tensor : catalog.tensors) {
+    if (!dtype_numbered(static_cast<std::uint8_t>(tensor.dtype)))
+      return Error{Code::layout, compose("{}: there is no dtype {}", label_of(tensor),
+                                         static_cast<unsigned>(tensor.dtype))};
+    const auto elems = checked_volume(tensor.shape);
+    if (!elems || !packed_bytes(tensor.dtype, *elems))
+      return Error{Code::layout, compose("{}: shape {} has more than 2^64 bytes", label_of(tensor),
+                                         to_string(tensor.shape))};
+  }
   for (const Held& one : held) {
     if (one.tensor >= catalog.tensors.size())
       return Error{Code::layout, compose("tensor {} is held of a state that has {}", one.tensor,
@@ -16,10 +25,11 @@ Result<MemoryContent> MemoryContent::make(Catalog catalog, std::vector<Held> hel
       return Error{Code::layout, compose("{}: {} is held of a tensor of shape {}", label_of(tensor),
                                          to_string(one.box), to_string(tensor.shape))};
     const auto bytes = packed_bytes(tensor.dtype, volume(one.box.extent));
-    if (bytes != one.data.size())
-      return Error{Code::layout,
-                   compose("{}: the memory of {} has {} bytes, its elements {}", label_of(tensor),
-                           to_string(one.box), one.data.size(), bytes.value_or(0))};
+    const bool no_address = one.data.data() == nullptr && !one.data.empty();
+    if (bytes != one.data.size() || no_address)
+      return Error{Code::layout, compose("{}: the memory of {} has {} bytes{}, its elements {}",
+                                         label_of(tensor), to_string(one.box), one.data.size(),
+                                         no_address ? " and no address" : "", bytes.value_or(0))};
   }
   return MemoryContent(std::move(catalog), std::move(held));
 }

@@ -62,7 +62,11 @@ std::uint32_t bytes_of(DType dtype) {
   return bits_of(dtype) / 8;
 }
 
-std::string_view name_of(DType dtype) { return row_of(dtype).name; }
+std::string_view name_of(DType dtype) {
+  for (const Row& row : kRows)
+    if (row.dtype == dtype) return row.name;
+  return "no dtype";  // what a caller made of a number, in the words that refuse it
+}
 
 std::optional<DType> dtype_named(std::string_view name) {
   for (const Row& row : kRows)

@@ -26,6 +26,12 @@ Result<> check_round(std::span<const Parcel> parcels, std::size_t rank, std::siz
     if (index_of(parcel.peer) >= world)
       return Error{Code::usage, compose("exchange: {} {} {} in a world of {}", rank_text(rank),
                                         verb, rank_text(index_of(parcel.peer)), world)};
+    if (parcel.memory != Parcel::Memory::taken)
+      return Error{Code::usage, compose("exchange: {} {} {} {} bytes {}", rank_text(rank), verb,
+                                        rank_text(index_of(parcel.peer)), parcel.bytes,
+                                        parcel.memory == Parcel::Memory::no_address
+                                            ? "at no address"
+                                            : "in the memory of a device that is not taken")};
     if (parcel.bytes > kMostRoundBytes - total)
       return Error{
           Code::limit,
@@ -70,6 +76,12 @@ Result<std::vector<std::int64_t>> sum_all(std::span<const Brought> ranks) {
 }
 
 }  // namespace
+
+Parcel::Memory memory_of(const Communicator& ranks, const libswap::Buffer& buffer) {
+  if (buffer.data == nullptr && !buffer.empty()) return Parcel::Memory::no_address;
+  const bool taken = buffer.device == nullptr || ranks.takes(*buffer.device);
+  return taken ? Parcel::Memory::taken : Parcel::Memory::foreign_device;
+}
 
 std::string_view name_of(Verb verb) {
   constexpr std::array<std::string_view, 3> kNames = {"agree", "sum", "exchange"};

@@ -10,17 +10,21 @@
 
 #include "ebb/formats/core/result.h"
 #include "ebb/formats/core/units.h"
+#include "ebb/libmuon/comm/communicator.h"
 
 namespace ebb::libmuon {
 
 enum class Verb : std::uint8_t { agree, sum, exchange };
 std::string_view name_of(Verb verb);
 
-// A buffer of a round, as its peer knows it.
+// A buffer of a round, as its peer knows it, and whether it lies where its own rank can take it.
 struct Parcel {
+  enum class Memory : std::uint8_t { taken, no_address, foreign_device };
   Rank peer{};
   std::uint64_t bytes = 0;
+  Memory memory = Memory::taken;
 };
+Parcel::Memory memory_of(const Communicator& ranks, const libswap::Buffer& buffer);
 
 struct Brought {
   Verb verb = Verb::agree;

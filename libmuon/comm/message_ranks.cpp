@@ -178,6 +178,7 @@ class MessageRank : public Communicator {
     return decision.smallest;
   }
   Result<> sum(std::span<std::int64_t> numbers) override {
+    if (numbers.data() == nullptr) numbers = {};  // brings none
     EBB_TRY_ASSIGN(const auto all,
                    tell({.verb = Verb::sum, .numbers = {numbers.begin(), numbers.end()}}));
     EBB_TRY_ASSIGN(const Decision decision, decide_on(all));
@@ -270,9 +271,10 @@ Result<libswap::Event> MessageRank::begin_exchange(std::span<const SendBuffer> s
                                                    std::span<const libswap::Event> after) {
   libswap::all_of(after).wait();
   Brought mine{.verb = Verb::exchange};
-  for (const SendBuffer& send : sends) mine.sends.push_back({send.peer, send.data.size()});
+  for (const SendBuffer& send : sends)
+    mine.sends.push_back({send.peer, send.data.size(), memory_of(*this, send.data)});
   for (const ReceiveBuffer& receive : receives)
-    mine.receives.push_back({receive.peer, receive.data.size()});
+    mine.receives.push_back({receive.peer, receive.data.size(), memory_of(*this, receive.data)});
   EBB_TRY_ASSIGN(const std::vector<Said> all, tell(mine));
   EBB_TRY(decide_on(all));
   const auto refusal = refusal_of(mine, rank(), all);
@@ -413,6 +415,8 @@ Error MessageRank::late(const Wait& wait, const std::vector<Rank>& unsent) {
 Result<std::unique_ptr<Communicator>> make_message_ranks(std::unique_ptr<Transport> transport,
                                                          std::chrono::milliseconds limit,
                                                          const Result<>& able) {
+  if (transport == nullptr)
+    return Error{Code::usage, "ranks over messages want a transport, and there is none"};
   const auto world = std::make_shared<MessageWorld>(std::move(transport), limit);
   EBB_TRY_ASSIGN(const std::uint32_t channel, world->open_channel());
   auto ranks = std::make_unique<MessageRank>(world, channel);

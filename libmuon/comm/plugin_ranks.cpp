@@ -149,9 +149,10 @@ class PluginRanks : public Communicator {
                                std::span<const ReceiveBuffer> receives,
                                std::span<const Event> after) override {
     Brought mine{.verb = Verb::exchange};
-    for (const SendBuffer& send : sends) mine.sends.push_back({send.peer, send.data.size()});
+    for (const SendBuffer& send : sends)
+      mine.sends.push_back({send.peer, send.data.size(), memory_of(*this, send.data)});
     for (const ReceiveBuffer& receive : receives)
-      mine.receives.push_back({receive.peer, receive.data.size()});
+      mine.receives.push_back({receive.peer, receive.data.size(), memory_of(*this, receive.data)});
     EBB_TRY(check_sizes(mine));
     libswap::all_of(after).wait();
     std::vector<Event> ready;

@@ -27,9 +27,10 @@ struct Copy {
 };
 
 template <typename Buffers>
-std::vector<Parcel> parcels_of(const Buffers& buffers) {
+std::vector<Parcel> parcels_of(const Communicator& ranks, const Buffers& buffers) {
   std::vector<Parcel> parcels;
-  for (const auto& buffer : buffers) parcels.push_back({buffer.peer, buffer.data.size()});
+  for (const auto& buffer : buffers)
+    parcels.push_back({buffer.peer, buffer.data.size(), memory_of(ranks, buffer.data)});
   return parcels;
 }
 
@@ -222,6 +223,7 @@ class ThreadRank : public Communicator {
     return all.smallest;
   }
   Result<> sum(std::span<std::int64_t> numbers) override {
+    if (numbers.data() == nullptr) numbers = {};  // brings none
     Brought brought{.verb = Verb::sum, .numbers = {numbers.begin(), numbers.end()}};
     EBB_TRY_ASSIGN(const Decision all, meet({std::move(brought)}));
     std::ranges::copy(all.totals, numbers.begin());
@@ -233,8 +235,9 @@ class ThreadRank : public Communicator {
                                         std::span<const ReceiveBuffer> receives,
                                         std::span<const libswap::Event> after) override {
     libswap::all_of(after).wait();
-    Brought brought{
-        .verb = Verb::exchange, .sends = parcels_of(sends), .receives = parcels_of(receives)};
+    Brought brought{.verb = Verb::exchange,
+                    .sends = parcels_of(*this, sends),
+                    .receives = parcels_of(*this, receives)};
     return tables_->exchange(*table_, rank_, {std::move(brought), sends, receives});
   }
   Result<std::unique_ptr<Communicator>> duplicate() override {

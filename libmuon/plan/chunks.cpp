@@ -8,6 +8,13 @@ namespace ebb::libmuon {
 
 using formats::div_ceil;
 
+namespace {
+
+// A table of more would not fit a machine: their chunks are larger than was asked for.
+constexpr std::uint64_t kMostChunks = std::uint64_t{1} << 22;
+
+}  // namespace
+
 // One owner's order, cut into chunks of equal length.
 struct Chunks::Line {
   std::vector<Item> items;
@@ -129,7 +136,8 @@ void Chunks::cut_lines(const StatePlan& plan, std::uint64_t chunk_bytes) {
     lines.emplace(owner, Line{std::move(items), std::move(order)});
   }
   const std::uint64_t chunks =
-      staged_somewhere ? std::max<std::uint64_t>(1, div_ceil(longest, chunk_bytes)) : 1;
+      staged_somewhere ? std::clamp<std::uint64_t>(div_ceil(longest, chunk_bytes), 1, kMostChunks)
+                       : 1;
   chunks_.resize(chunks);
   for (auto& [owner, line] : lines) {
     line.per_chunk = std::max<std::uint64_t>(1, div_ceil(line.order.length(), chunks));

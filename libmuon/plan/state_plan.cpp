@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "ebb/formats/native/manifest_limits.h"
 #include "ebb/libmuon/kernels/streamed.h"
 #include "ebb/libmuon/plan/block_borders.h"
 #include "ebb/libmuon/plan/halves.h"
@@ -31,7 +32,7 @@ Result<> check_matrix(const ParamSpec& param, const GroupSpec& group) {
   if (fits) fits = check_moments(*spec, param.shape);
   if (fits) return {};
   return Error{
-      Code::layout,
+      fits.error().code,
       compose("{}, shape {}: {}", what, formats::to_string(param.shape), fits.error().message),
       "give it a group whose split fits"};
 }
@@ -57,6 +58,19 @@ Result<> check_params(const ModelSpec& model) {
   if (twice != names.end())
     return Error{Code::layout, compose("parameter {} is named twice", *twice)};
   return {};
+}
+
+// Before there are any.
+Result<> check_tiles(const StatePlan& plan) {
+  std::uint64_t tiles = 0;
+  for (const Item& item : plan.items()) {
+    const bool muon = plan.muon(item.parts.front().param);
+    const std::uint64_t least =
+        std::min(plan.capacity(Visit::prepare), plan.capacity(Visit::finish));
+    tiles += muon ? 2 * formats::div_ceil(item.elems, least)
+                  : formats::div_ceil(item.elems, plan.capacity(Visit::local));
+  }
+  return formats::native::check_tiles(tiles, plan.tile_bytes());
 }
 
 // Those of matrices, if they have any.
@@ -88,8 +102,7 @@ bool has_visits(const ModelSpec& model, std::uint32_t param, Visit visit) {
 Result<StatePlan> StatePlan::make(const ModelSpec& model, const PartitionSpec& partition,
                                   std::uint64_t tile_bytes, Rank rank, std::uint64_t update_bytes,
                                   const StateDTypes& dtypes, std::uint64_t stream_above) {
-  if (tile_bytes < 4096 || tile_bytes % 4096 != 0)
-    return Error{Code::usage, compose("tile size {} is not a multiple of 4096 bytes", tile_bytes)};
+  EBB_TRY(formats::native::check_tile_bytes(tile_bytes));
   EBB_TRY_ASSIGN(Columns columns, Columns::make(dtypes));
   EBB_TRY(check_params(model));
   EBB_TRY(check_halves(model, columns));
@@ -118,6 +131,7 @@ Result<StatePlan> StatePlan::make(const ModelSpec& model, const PartitionSpec& p
   }
   plan.add_adam_item(model);
   plan.adam_line_.emplace(*plan.shards_, plan.muon_);
+  EBB_TRY(check_tiles(plan));
   plan.lay_tiles();
   if (plan.placement_ == Placement::shard)
     plan.order_turns();

@@ -12,6 +12,8 @@ using formats::div_ceil;
 
 namespace {
 
+constexpr std::uint64_t kMost = std::numeric_limits<std::uint32_t>::max();  // columns, or units
+
 Streaming in_strips(std::uint32_t passes, const Block& matrix, std::uint64_t tile_elems,
                     std::uint64_t room) {
   const std::uint64_t least = align_up(
@@ -19,8 +21,9 @@ Streaming in_strips(std::uint32_t passes, const Block& matrix, std::uint64_t til
       kSumUnit);
   const std::uint64_t affordable = room / (Streaming::kStripsAtOnce * matrix.rows());
   const std::uint64_t width = std::max(least, affordable / kSumUnit * kSumUnit);
-  if (matrix.cols <= width || matrix.cols > std::numeric_limits<std::uint32_t>::max()) return {};
-  Streaming streaming{.units = static_cast<std::uint32_t>(matrix.rows() * width / kSumUnit),
+  const std::uint64_t units = matrix.rows() * width / kSumUnit;
+  if (matrix.cols <= width || matrix.cols > kMost || units > kMost) return {};
+  Streaming streaming{.units = static_cast<std::uint32_t>(units),
                       .cols = static_cast<std::uint32_t>(matrix.cols),
                       .strip_cols = static_cast<std::uint32_t>(width)};
   streaming.passes = 1 + (passes - 1) * streaming.strips();
@@ -86,7 +89,9 @@ Streaming streaming_of(std::uint32_t passes, const Block& matrix, const TileElem
   const std::uint64_t tile = std::max(tiles.momentum, tiles.masters);
   if (matrix.rows() < matrix.cols) return in_strips(passes, matrix, tile, room);
   const std::uint64_t rows = div_ceil(tile, matrix.cols);
-  return {passes, static_cast<std::uint32_t>(div_ceil(rows, kSumUnit) * matrix.cols)};
+  const std::uint64_t units = div_ceil(rows, kSumUnit) * matrix.cols;
+  if (units > kMost) return {};
+  return {passes, static_cast<std::uint32_t>(units)};
 }
 
 std::vector<Leg> legs_of(const Streaming& streaming, std::uint64_t elems, const TileElems& tiles,

@@ -7,6 +7,8 @@
 namespace ebb::libmuon {
 namespace {
 
+constexpr std::uint64_t kMaxMatrices = std::uint64_t{1} << 20;  // of one parameter
+
 // A parameter as `count` matrices, one behind the other.
 struct Stack {
   std::uint64_t count = 1, rows = 0, cols = 0;
@@ -69,13 +71,17 @@ double scale_of(const MuonSpec& spec, std::uint64_t rows, std::uint64_t cols) {
 
 Result<> check_split(const MuonSpec& spec, const Shape& shape) {
   const auto& [kind, sizes] = spec.split;
-  if (kind == Split::Kind::none) return {};
-  const std::uint64_t rows = stack_of(spec, shape).rows;
+  const Stack stack = stack_of(spec, shape);
   const std::uint64_t sum = std::accumulate(sizes.begin(), sizes.end(), std::uint64_t{0});
   const bool exact = kind == Split::Kind::rows;
-  if (exact ? rows == sum : rows % sum == 0) return {};
-  return Error{Code::layout, compose("its {} rows are not {}{} of the split", rows,
-                                     exact ? "the " : "a multiple of the ", sum)};
+  if (kind != Split::Kind::none && (exact ? stack.rows != sum : stack.rows % sum != 0))
+    return Error{Code::layout, compose("its {} rows are not {}{} of the split", stack.rows,
+                                       exact ? "the " : "a multiple of the ", sum)};
+  const std::uint64_t parts =
+      kind == Split::Kind::heads ? sum : std::max<std::uint64_t>(1, sizes.size());
+  if (stack.count <= kMaxMatrices / parts) return {};
+  return Error{Code::limit, compose("it is {} stacked matrices of {} parts: the limit is {} in all",
+                                    stack.count, parts, kMaxMatrices)};
 }
 
 std::vector<Block> blocks_of(const MuonSpec& spec, const Shape& shape) {

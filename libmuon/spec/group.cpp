@@ -7,6 +7,7 @@
 #include "ebb/formats/core/number_text.h"
 #include "ebb/libmuon/spec/number_text.h"
 #include "ebb/libmuon/spec/spec.h"
+#include "ebb/libmuon/spec/words.h"
 
 namespace ebb::libmuon {
 namespace {
@@ -246,6 +247,40 @@ struct Writer {
   }
 };
 
+// That what has words is one of them.
+struct WordCheck {
+  template <typename T>
+  Result<> operator()(std::string_view name, const T& value) const {
+    return known(name, value);
+  }
+  template <typename T>
+  Result<> later(std::string_view name, const T& value) const {
+    return known(name, value);
+  }
+  template <typename T>
+  Result<> count(std::string_view /*name*/, const std::vector<T>& /*list*/) const {
+    return {};
+  }
+
+ private:
+  template <typename T>
+  static Result<> known(std::string_view /*name*/, const T& /*value*/) {
+    return {};
+  }
+  template <Worded T>
+  static Result<> known(std::string_view name, const T& value) {
+    for (const auto& [word, meaning] : kWords<T>)
+      if (meaning == value) return {};
+    return Error{
+        Code::usage,
+        compose("setting {} = {} is none of its values", name, static_cast<unsigned>(value)),
+        compose("it may be {}", listed_words<T>())};
+  }
+  static Result<> known(std::string_view name, const Split& split) {
+    return known(name, split.kind);
+  }
+};
+
 // Takes settings out of a group by name; finish() refuses what nobody asked for.
 class Reader {
  public:
@@ -318,6 +353,11 @@ Result<> check_optimizer(const Group& group, std::string_view wanted) {
 }
 
 }  // namespace
+
+Result<> check_words(const MuonSpec& spec) {
+  const WordCheck check;
+  return each_muon_setting(spec, check);
+}
 
 Group to_group(const MuonSpec& spec) {
   Group group{.optimizer = "muon", .settings = {}};

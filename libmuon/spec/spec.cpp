@@ -5,6 +5,7 @@
 
 #include "ebb/libmuon/spec/number_text.h"
 #include "ebb/libmuon/spec/presets.h"
+#include "ebb/libmuon/spec/words.h"
 
 namespace ebb::libmuon {
 namespace {
@@ -18,14 +19,32 @@ Error contradicts(std::string_view setting, const std::string& why, std::string 
   return {Code::usage, compose("setting {}: {}", setting, why), std::move(hint)};
 }
 
+// Kernels take them in fp32.
+bool finite(double value) { return std::isfinite(static_cast<float>(value)); }
+
 Result<> check_not_negative(std::string_view setting, double value) {
-  if (!std::isfinite(value) || value < 0) return outside(setting, value, "[0, infinity)");
+  if (!finite(value) || value < 0) return outside(setting, value, "[0, infinity) in fp32");
   return {};
 }
 
 Result<> check_positive(std::string_view setting, double value) {
-  if (!std::isfinite(value) || !(value > 0)) return outside(setting, value, "(0, infinity)");
+  if (!finite(value) || !(static_cast<float>(value) > 0))
+    return outside(setting, value, "(0, infinity) in fp32");
   return {};
+}
+
+// What kernels multiply settings to, in fp64, and round to fp32 then.
+Result<> check_product(std::string_view what, double value) {
+  if (finite(value)) return {};
+  return Error{Code::usage,
+               compose("settings {} = {} is not finite in fp32", what, number_text(value))};
+}
+
+Result<> check_step(const MuonSpec& spec) {
+  EBB_TRY(check_product("lr x weight_decay", spec.lr * spec.weight_decay));
+  if (spec.decay == Decay::palm || spec.decay == Decay::cautious_lr2)
+    EBB_TRY(check_product("lr x lr x weight_decay", spec.lr * spec.lr * spec.weight_decay));
+  return check_product("lr x scale_factor", spec.lr * spec.scale_factor);
 }
 
 Result<> check_decay_rate(std::string_view setting, double value) {
@@ -141,12 +160,14 @@ DType result_dtype(const MuonSpec& spec) {
 }
 
 Result<> validate(const MuonSpec& spec) {
+  EBB_TRY(check_words(spec));
   EBB_TRY(check_not_negative("lr", spec.lr));
   EBB_TRY(check_decay_rate("beta", spec.beta));
   EBB_TRY(check_not_negative("weight_decay", spec.weight_decay));
   EBB_TRY(check_not_negative("eps", spec.eps));
   EBB_TRY(check_positive("norm_factor", spec.norm_factor));
   EBB_TRY(check_not_negative("scale_factor", spec.scale_factor));
+  EBB_TRY(check_step(spec));
   const std::size_t steps = spec.iterations.size();
   if (steps == 0 || steps > kMaxIterations)
     return outside("ns_steps", static_cast<double>(steps), "[1, 32]");
@@ -169,10 +190,9 @@ Result<> validate(const AdamSpec& spec) {
   EBB_TRY(check_decay_rate("beta1", spec.beta1));
   EBB_TRY(check_decay_rate("beta2", spec.beta2));
   EBB_TRY(check_not_negative("weight_decay", spec.weight_decay));
-  // In fp32, and above zero: with eps 0 a gradient of zero makes 0/0.
-  if (!std::isfinite(spec.eps) || !(static_cast<float>(spec.eps) > 0.0f))
-    return outside("eps", spec.eps, "(0, infinity) in fp32");
-  return {};
+  EBB_TRY(check_product("lr x weight_decay", spec.lr * spec.weight_decay));
+  EBB_TRY(check_product("lr / (1 - beta1)", spec.lr / (1 - spec.beta1)));  // the first step's
+  return check_positive("eps", spec.eps);  // with eps 0 a gradient of zero makes 0/0
 }
 
 }  // namespace ebb::libmuon

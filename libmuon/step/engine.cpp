@@ -3,7 +3,9 @@
 #include <algorithm>
 
 #include "ebb/formats/catalog/value_json.h"
+#include "ebb/formats/native/manifest_limits.h"
 #include "ebb/libmuon/comm/check_communicator.h"
+#include "ebb/libmuon/step/check_config.h"
 #include "ebb/libmuon/step/engine_impl.h"
 #include "ebb/libmuon/step/homes.h"
 #include "ebb/libmuon/step/settings.h"
@@ -13,8 +15,9 @@ namespace ebb::libmuon {
 
 namespace {
 
-std::uint64_t manifest_bytes(const EngineConfig& config, const StatePlan& plan) {
+Result<std::uint64_t> manifest_bytes(const EngineConfig& config, const StatePlan& plan) {
   auto manifest = manifest_template(config.model.params, config.model.groups, plan);
+  EBB_TRY(formats::native::check_limits(manifest));
   manifest.fingerprint = fingerprint_of(config, Bf16::emulated, 1);
   const std::uint64_t blocks = formats::div_ceil(config.tile_bytes, kBlockBytes);
   for (auto& tile : manifest.tiles) tile.crcs.assign(blocks, 0);
@@ -51,45 +54,6 @@ std::uint64_t bounce_bytes(const EngineConfig& config, const StatePlan& plan, co
                      routes.updates_together.bounce_bytes(chunks.updates(chunk), both),
                      routes.results_apart.bounce_bytes(chunks.results(chunk), both)});
   return most;
-}
-
-Result<> check_partial(const EngineConfig& config) {
-  if (config.partition.hand_in != HandIn::partial) return {};
-  if (config.early_gradient_bytes > 0)
-    return Error{Code::unsupported,
-                 "partial gradients are added up in the step: none of them travels before it",
-                 "set early_gradient_bytes to 0"};
-  if (device_of(config, config.gradients_on) != nullptr)
-    return Error{Code::unsupported, "partial gradients are added up in the host's memory",
-                 "set gradients_on to Side::host, or hand in what is reduced"};
-  return {};
-}
-
-// Kernels that know fp32 alone would take its bits for other numbers.
-Result<> check_travelling(const EngineConfig& config) {
-  if (config.partition.placement == Placement::owner || config.accelerator == nullptr ||
-      config.accelerator->takes_what_travels())
-    return {};
-  for (std::size_t i = 0; i < config.model.groups.size(); ++i) {
-    const auto* const spec = std::get_if<MuonSpec>(&config.model.groups[i]);
-    if (spec == nullptr || result_dtype(*spec) == DType::f32) continue;
-    return Error{Code::unsupported,
-                 compose("group {}: its updates travel in {}, and the kernels of {} take fp32", i,
-                         name_of(result_dtype(*spec)), config.accelerator->device().name()),
-                 "use Placement::owner"};
-  }
-  return {};
-}
-
-Result<> check_streaming(const EngineConfig& config) {
-  if (config.stream_above_bytes == kNothingStreamed) return {};
-  std::string_view what;
-  if (config.partition.placement == Placement::shard) what = "Muon's state on shards";
-  if (config.partition.hand_in == HandIn::partial) what = "partial gradients";
-  if (config.accelerator != nullptr) what = "an accelerator";
-  if (what.empty()) return {};
-  return Error{Code::unsupported, compose("matrices are not streamed with {}", what),
-               "leave stream_above_bytes as it is"};
 }
 
 // The most room that parts of sums take on their way.
@@ -168,22 +132,6 @@ std::uint64_t high_bytes(const StatePlan& plan, const Chunks& chunks, const Rout
   return bytes;
 }
 
-// What its kernels could not do must not begin.
-Result<> check_accelerator(const EngineConfig& config, const Columns& columns) {
-  if (config.accelerator == nullptr) return {};
-  if (columns.in_halves())
-    return Error{Code::unsupported,
-                 compose("{} does not take master as {}", config.accelerator->device().name(),
-                         formats::name_of(columns.dtype(kMaster))),
-                 "keep it in fp32, or compute on the host"};
-  const DType dtype = columns.of(Visit::prepare).front().dtype;
-  if (config.accelerator->takes_momentum_in(dtype)) return {};
-  return Error{Code::unsupported,
-               compose("{} does not take momentum_buffer as {}",
-                       config.accelerator->device().name(), formats::name_of(dtype)),
-               "keep it in fp32 or bf16, or compute on the host"};
-}
-
 }  // namespace
 
 libswap::Device* device_of(const EngineConfig& config, Side side) {
@@ -220,31 +168,19 @@ formats::native::Manifest manifest_template(std::span<const ParamSpec> params,
 }
 
 Result<Prepared> prepare(const EngineConfig& config, Rank rank, Side wire) {
-  if (config.model.params.empty())
-    return Error{Code::usage, "the model has no parameters: there is nothing to step"};
-  if (config.threads == 0)
-    return Error{Code::usage, "threads = 0: nothing would compute", "leave the default, 1"};
-  for (const GroupSpec& group : config.model.groups)
-    EBB_TRY(std::visit([](const auto& spec) { return validate(spec); }, group));
-  for (const GroupSpec& group : config.model.groups)
-    if (const auto* muon = std::get_if<MuonSpec>(&group); muon && config.accelerator)
-      EBB_TRY(config.accelerator->does(*muon));
+  EBB_TRY(check_config(config));
   EBB_TRY_ASSIGN(StatePlan plan,
                  StatePlan::make(config.model, config.partition, config.tile_bytes, rank,
                                  config.chunk_bytes, config.dtypes, config.stream_above_bytes));
-  EBB_TRY(check_partial(config));
-  EBB_TRY(check_streaming(config));
-  EBB_TRY(check_accelerator(config, plan.columns()));
-  EBB_TRY(check_travelling(config));
-  if (config.chunk_bytes == 0)
-    return Error{Code::usage, "a chunk of 0 bytes holds nothing", "leave the default, 256 MiB"};
+  EBB_TRY(check_with(config, plan.columns()));
+  EBB_TRY_ASSIGN(const std::uint64_t manifest, manifest_bytes(config, plan));
   libswap::Store::Config store{.rank = rank,
                                .world = plan.world(),
                                .tile_bytes = config.tile_bytes,
                                .block_bytes = std::min(config.tile_bytes, kBlockBytes),
                                .slots = config.slots,
                                .tiles = plan.tiles().size(),
-                               .manifest_bytes = manifest_bytes(config, plan),
+                               .manifest_bytes = manifest,
                                .layout_digest = plan.digest()};
   EBB_TRY(libswap::Store::check(store));
   Chunks chunks(plan, config.chunk_bytes);

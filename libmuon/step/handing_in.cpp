@@ -34,6 +34,8 @@ Result<> check_buffer(const EngineConfig& config, Rank rank, std::uint32_t param
   const auto name = [](const libswap::Device* device) {
     return device == nullptr ? std::string("the host") : device->name();
   };
+  if (given.data == nullptr && !given.empty())
+    return Error{Code::usage, compose("{}{} elements handed in at no address", where, elems)};
   const libswap::Device* const device = device_of(config, wanted.side);
   if (given.device == device || given.empty()) return {};
   return Error{Code::usage,
@@ -107,6 +109,10 @@ Result<> Engine::Impl::take_gradient(std::uint32_t param, libswap::Buffer my_pie
 }
 
 Result<> Engine::Impl::take_none(std::uint32_t param, WithoutGradient how) {
+  if (how != WithoutGradient::untouched && how != WithoutGradient::zero)
+    return Error{Code::usage,
+                 compose("no_gradient: {} is no way to do without one", static_cast<unsigned>(how)),
+                 "it is WithoutGradient::untouched or zero"};
   const libswap::MutexLock lock(handing_in);
   EBB_TRY(may_hand_in(param));
   if (sums && sums->any(param))

@@ -264,8 +264,8 @@ Result<> Engine::Impl::fill_from(const InitialWeights& initial) {
   return sweep->create(step, [&](std::uint64_t tile, std::span<std::byte> bytes) -> Result<> {
     for (const auto& segment : parts.plan.segments(parts.plan.tiles()[tile])) {
       if (!parts.plan.columns().of_masters(segment.state)) continue;
-      EBB_TRY(fill_masters(config.model.params[segment.param].name, segment, bytes,
-                           masters_from(initial, segment.param)));
+      const std::string& name = config.model.params[segment.param].name;
+      EBB_TRY(fill_masters(name, segment, bytes, masters_from(initial, segment.param, name)));
     }
     return {};
   });

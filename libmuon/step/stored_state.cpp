@@ -264,7 +264,7 @@ Result<> StateSource::fill(std::span<const formats::native::Segment> segments,
     const std::string& name = model_.params[param].name;
     const Held held = held_[param];
     if (held == Held::nothing && masters)
-      EBB_TRY(fill_masters(name, segment, tile, masters_from(initial_, param)));
+      EBB_TRY(fill_masters(name, segment, tile, masters_from(initial_, param, name)));
     if (held == Held::nothing || (held == Held::weights && !masters)) continue;
     const TensorEntry* const tensor = index_.find(name, names_[masters ? kMaster : segment.state]);
     if (tensor == nullptr) continue;  // find_stored() has told of it
@@ -338,10 +338,14 @@ Result<> fill_masters(const std::string& param, const Segment& segment, std::spa
   return {};
 }
 
-ReadMasters masters_from(const InitialWeights& initial, std::uint32_t param) {
-  return [&initial, param](FlatRange range, std::span<float> into) {
+ReadMasters masters_from(const InitialWeights& initial, std::uint32_t param,
+                         const std::string& name) {
+  return [&initial, &name, param](FlatRange range, std::span<float> into) -> Result<> {
     initial(param, range, into);
-    return Result<>();
+    if (all_finite(into)) return {};
+    return Error{Code::usage,
+                 compose("the initial weights of {} are not finite among elements {} to {}", name,
+                         range.first, range.first + range.count - 1)};
   };
 }
 

@@ -79,8 +79,9 @@ class StateSource {
 using ReadMasters = std::function<Result<>(FlatRange range, std::span<float> into)>;
 Result<> fill_masters(const std::string& param, const formats::native::Segment& segment,
                       std::span<std::byte> tile, const ReadMasters& read);
-// Of a parameter that is new.
-ReadMasters masters_from(const InitialWeights& initial, std::uint32_t param);
+// Of a parameter that is new, of that name. Code::usage where they are not finite.
+ReadMasters masters_from(const InitialWeights& initial, std::uint32_t param,
+                         const std::string& name);
 
 // A segment's elements in its tile. REQUIRES: fp32.
 std::span<float> segment_floats(std::span<std::byte> tile, const formats::native::Segment& segment);

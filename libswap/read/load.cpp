@@ -24,10 +24,11 @@ Result<> check(const Wanted& one, const TensorEntry& tensor) {
     return Error{Code::layout, compose("{}: {} is wanted of a tensor of shape {}", label_of(tensor),
                                        to_string(one.box), formats::to_string(tensor.shape))};
   const auto bytes = formats::packed_bytes(tensor.dtype, formats::volume(one.box.extent));
-  if (bytes == one.into.size()) return {};
+  if (bytes == one.into.size() && (bytes == 0 || one.into.data() != nullptr)) return {};
   return Error{Code::layout,
-               compose("{}: the memory for {} has {} bytes, its elements {}", label_of(tensor),
-                       to_string(one.box), one.into.size(), bytes.value_or(0))};
+               compose("{}: the memory for {} has {} bytes{}, its elements {}", label_of(tensor),
+                       to_string(one.box), one.into.size(),
+                       one.into.data() == nullptr ? " and no address" : "", bytes.value_or(0))};
 }
 
 }  // namespace
@@ -150,7 +151,13 @@ Result<LoadReport> Loader::load(std::span<const Wanted> wanted) {
 void want_range(std::uint32_t tensor, const Shape& shape, FlatRange range,
                 std::span<std::byte> into, std::vector<Wanted>& wanted) {
   if (range.count == 0) return;
+  const auto elems = formats::checked_volume(shape);
+  const auto end = formats::checked_add(range.first, range.count);
   const std::uint64_t elem_bytes = into.size() / range.count;
+  if (!elems || !end || *end > *elems || into.size() % range.count != 0) {
+    wanted.push_back({tensor, {{range.first}, {range.count}}, into});
+    return;
+  }
   for (Box& box : formats::boxes_of(shape, range)) {
     const std::uint64_t bytes = formats::volume(box.extent) * elem_bytes;
     wanted.push_back({tensor, std::move(box), into.first(bytes)});

@@ -29,8 +29,8 @@ struct Wanted {
   std::span<std::byte> into;  // exactly its bytes
 };
 
-// A flat range of a tensor of that shape, and memory for its elements, as boxes that are wanted.
-// REQUIRES: range inside; `into` is exactly its bytes.
+// A flat range of a tensor of that shape, and memory for its elements, as boxes that are wanted. Of
+// a range that is not inside, or memory that is not exactly its bytes, as what load() refuses.
 void want_range(std::uint32_t tensor, const Shape& shape, FlatRange range,
                 std::span<std::byte> into, std::vector<Wanted>& wanted);
 

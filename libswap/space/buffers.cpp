@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "ebb/formats/core/digest.h"
+#include "ebb/formats/native/manifest_limits.h"
 #include "ebb/formats/native/store_files.h"
 
 namespace ebb::libswap {
@@ -22,12 +23,15 @@ std::string name_of_all(const std::vector<BufferPart>& parts) {
 }
 
 Result<> check(const BufferPart& part) {
+  EBB_TRY(native::check_name("buffer", part.tensor));
+  EBB_TRY(native::check_name("state", part.state));
   const std::string what = text_of(part);
-  if (part.tensor.size() > native::kMaxText || part.state.size() > native::kMaxText ||
-      part.shape.size() > native::kMaxDimensions)
+  if (part.shape.size() > native::kMaxDimensions)
     return Error{Code::limit,
-                 compose("{}: names are at most {} bytes long, tensors have at most {} dimensions",
-                         what.substr(0, 100), native::kMaxText, native::kMaxDimensions)};
+                 compose("{}: tensors have at most {} dimensions", what, native::kMaxDimensions)};
+  if (!formats::dtype_numbered(static_cast<std::uint8_t>(part.dtype)))
+    return Error{Code::usage, compose("{} has elements of no dtype: {}", what,
+                                      static_cast<unsigned>(part.dtype))};
   if (formats::bits_of(part.dtype) % 8 != 0)
     return Error{Code::unsupported,
                  compose("{} has elements of {} bits; a store keeps whole bytes", what,
@@ -79,6 +83,8 @@ Result<BufferId> Buffers::add(std::vector<BufferPart> parts) {
 // registered together because they are used together.
 void Buffers::lay(std::uint64_t tile_bytes) {
   tile_bytes_ = tile_bytes;
+  tiles_ = 0;
+  extents_.clear();
   std::uint64_t shared_used = tile_bytes;  // of the last extent that is shared
   std::uint32_t shared = 0;
   for (std::uint32_t number = 0; number < buffers_.size(); ++number) {

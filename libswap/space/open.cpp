@@ -1,6 +1,7 @@
 // Where a SwapSpace's content comes from: the store, a store of other places, the caller.
 #include <algorithm>
 
+#include "ebb/formats/native/manifest_limits.h"
 #include "ebb/formats/native/store_files.h"
 #include "ebb/formats/registry.h"
 #include "ebb/libswap/space/earlier_store.h"
@@ -14,8 +15,7 @@ namespace native = formats::native;
 
 constexpr std::uint64_t kBlockBytes = 256u << 10;  // of a checksum
 
-std::uint64_t manifest_bytes(const Buffers& buffers, std::uint64_t tile_bytes) {
-  native::Manifest manifest = buffers.manifest();
+std::uint64_t manifest_bytes(native::Manifest manifest, std::uint64_t tile_bytes) {
   const std::uint64_t blocks = formats::div_ceil(tile_bytes, kBlockBytes);
   for (native::Tile& tile : manifest.tiles) tile.crcs.assign(blocks, 0);
   return encode(manifest).size() + Blobs::kMostBytes;
@@ -36,17 +36,18 @@ bool same_places(const native::Manifest& a, const native::Manifest& b) {
 
 // All that can be refused before anything is made.
 Result<> SwapSpace::Impl::plan() {
-  if (config.tile_bytes < native::kBlock || config.tile_bytes % native::kBlock != 0)
-    return Error{Code::usage, compose("tile size {} is not a multiple of {} bytes",
-                                      config.tile_bytes, native::kBlock)};
+  EBB_TRY(native::check_tile_bytes(config.tile_bytes));
   buffers.lay(config.tile_bytes);
+  EBB_TRY(native::check_tiles(buffers.tiles(), config.tile_bytes));
+  const native::Manifest content = buffers.manifest();
+  EBB_TRY(native::check_limits(content));
   store_config = {.rank = ranks.rank(),
                   .world = ranks.world(),
                   .tile_bytes = config.tile_bytes,
                   .block_bytes = std::min(config.tile_bytes, kBlockBytes),
                   .slots = config.slots,
                   .tiles = buffers.tiles(),
-                  .manifest_bytes = manifest_bytes(buffers, config.tile_bytes),
+                  .manifest_bytes = manifest_bytes(content, config.tile_bytes),
                   .layout_digest = buffers.digest()};
   EBB_TRY(Store::check(store_config));
   frames = std::min(config.budget_bytes / config.tile_bytes, Residency::most_frames(buffers));
@@ -203,6 +204,7 @@ Result<> SwapSpace::Impl::fill(const InitialContent& content) {
   for (std::uint32_t i = 0; i < buffers.extents().size(); ++i) {
     EBB_TRY_ASSIGN(const auto bytes, residency->to_fill(i));
     for (const std::uint32_t number : buffers.extents()[i].buffers) {
+      if (!content) continue;  // zeros
       const Buffers::Buffer& buffer = buffers.all()[number];
       EBB_TRY(content(BufferId{number}, bytes.subspan(buffer.offset, buffer.bytes)));
     }

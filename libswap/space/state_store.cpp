@@ -86,9 +86,12 @@ Result<> StateStore::Impl::open(const StateStoreConfig& config, const Visitor& i
                                                       .tile_bytes = config.tile_bytes,
                                                       .threads = config.threads});
   EBB_TRY(agree_all(*ranks, describe(config.partition), "describing its state"));
-  EBB_TRY(space->open([&](BufferId buffer, std::span<std::byte> bytes) {
-    return initial(visit_of(index_of(buffer), bytes));
-  }));
+  SwapSpace::InitialContent content;
+  if (initial)
+    content = [&](BufferId buffer, std::span<std::byte> bytes) {
+      return initial(visit_of(index_of(buffer), bytes));
+    };
+  EBB_TRY(space->open(content));
   step = space->step();
   bytes_ahead = space->useful_bytes_ahead();
   return {};
@@ -131,6 +134,7 @@ Result<> StateStore::Impl::visit_one(std::size_t tensor, SwapSpace::Access acces
 
 Result<> StateStore::Impl::visit_each(std::size_t& from, SwapSpace::Access access,
                                       const Visitor& visitor) {
+  if (!visitor) return Error{Code::usage, "there is no function to visit the tensors with"};
   space->go_on();
   for (std::size_t ahead = from; from < tensors.size(); ++from) {
     for (; ahead < tensors.size() && ends[ahead] <= ends[from] + bytes_ahead; ++ahead)

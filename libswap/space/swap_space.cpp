@@ -24,9 +24,14 @@ void SwapSpace::Lease::swap(Lease& other) noexcept {
 }
 
 Buffer SwapSpace::Lease::memory_of(std::size_t part) const {
+  if (!held()) return {};
   const auto& parts = space_->impl_->buffers.all()[index_of(buffer_)].parts;
-  EBB_CHECK(part < parts.size());
-  return parts[part].bytes == 0 ? Buffer() : memory_.sub(parts[part].offset, parts[part].bytes);
+  if (part >= parts.size() || parts[part].bytes == 0) return {};
+  return memory_.sub(parts[part].offset, parts[part].bytes);
+}
+
+std::span<std::byte> SwapSpace::Lease::bytes_of(const Buffer& memory) {
+  return memory.device == nullptr ? memory.bytes() : std::span<std::byte>();
 }
 
 SwapSpace::SwapSpace(IoQueue& io, SwapDirectory& directory, Ranks& ranks,
@@ -132,6 +137,9 @@ Result<SwapSpace::Lease> SwapSpace::acquire(BufferId buffer, Tier tier, Access a
   EBB_TRY(impl_->usable());
   EBB_TRY(impl_->can_serve(tier));
   EBB_TRY_ASSIGN(const auto* found, impl_->find(buffer));
+  if (access != Access::read && access != Access::modify)
+    return Error{Code::usage,
+                 compose("{}: {} is no access", found->name, static_cast<unsigned>(access))};
   Impl::Leases& leases = impl_->leases[index_of(buffer)];
   if (leases.modifying || (access == Access::modify && leases.reading > 0))
     return Error{Code::state,
@@ -162,6 +170,9 @@ Result<SwapSpace::Lease> SwapSpace::acquire(BufferId buffer, Tier tier, Access a
 
 Result<> SwapSpace::release(Lease& lease, Release how, const Event& done) {
   if (lease.space_ != this) return Error{Code::usage, "what is released is no lease of this space"};
+  if (how != Release::clean && how != Release::dirty)
+    return Error{Code::usage,
+                 compose("{} is no way to release a lease", static_cast<unsigned>(how))};
   impl_->pool->help_until(done);
   if (how == Release::clean) {
     drop(lease);

@@ -74,14 +74,16 @@ class SwapSpace {
     BufferId buffer() const { return buffer_; }
     // Its bytes, where they were wanted; of what was acquired to be read nothing may be changed.
     Buffer memory() const { return memory_; }
-    Buffer memory_of(std::size_t part) const;  // in the order of register_buffer()
-    // The same, in the host's memory. REQUIRES: Tier::host.
-    std::span<std::byte> bytes() const { return memory_.bytes(); }
-    std::span<std::byte> part(std::size_t number) const { return memory_of(number).bytes(); }
+    // In the order of register_buffer(); empty of a part that there is none of.
+    Buffer memory_of(std::size_t part) const;
+    // The same, in the host's memory; empty where they lie on the device.
+    std::span<std::byte> bytes() const { return bytes_of(memory_); }
+    std::span<std::byte> part(std::size_t number) const { return bytes_of(memory_of(number)); }
 
    private:
     friend class SwapSpace;
     void swap(Lease& other) noexcept;
+    static std::span<std::byte> bytes_of(const Buffer& memory);
 
     SwapSpace* space_ = nullptr;
     BufferId buffer_{};

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "ebb/formats/core/json_text.h"
+#include "ebb/formats/native/manifest_limits.h"
 
 namespace ebb::libswap {
 namespace {
@@ -21,6 +22,7 @@ std::uint64_t Blobs::bytes_without(std::string_view key) const {
 }
 
 Result<> Blobs::set(std::string key, ByteVector bytes) {
+  EBB_TRY(formats::native::check_name("value", key));
   if (const std::uint64_t total = bytes_without(key) + bytes_of(key, bytes); total > kMostBytes)
     return Error{Code::limit,
                  compose("blobs take {} bytes with {}; the limit is {}", total, key, kMostBytes)};

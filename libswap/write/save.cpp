@@ -54,7 +54,8 @@ Result<> check_divisible(const EmitPlan& plan, const SaveRequest& request) {
                 (plan.dropped.size() > 1 ? compose(" and {} more", plan.dropped.size() - 1) : "")),
         "leave it out of what is saved, or choose another format"};
   if (request.world == 1) return {};
-  if (!plan.derived.empty() || std::ranges::any_of(plan.commit_files, needs_all_ranks))
+  if (!plan.derived.empty() || plan.packing ||
+      std::ranges::any_of(plan.commit_files, needs_all_ranks))
     return Error{Code::unsupported,
                  compose("{} is not written by several ranks: its last files depend on all of them",
                          request.format.name()),

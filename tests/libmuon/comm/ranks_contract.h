@@ -146,6 +146,30 @@ TYPED_TEST_P(RanksOfAnyKind, UnknownPeersAndRoundsOverTheLimitAreRefused) {
   });
 }
 
+TYPED_TEST_P(RanksOfAnyKind, MemoryAtNoAddressIsRefusedOnAllAndTheWorldGoesOn) {
+  this->on_ranks(2, [](Communicator& comm) {
+    const std::uint32_t me = index_of(comm.rank());
+    const Rank peer{1 - me};
+    std::vector<std::byte> bytes(8);
+    const libswap::Buffer nowhere{nullptr, DType::u8, 8, nullptr};
+    const std::vector<SendBuffer> sends = {{peer, me == 1 ? nowhere : of(bytes)}};
+    std::vector<ReceiveBuffer> receives = {{peer, of(bytes)}};
+    expect_error(comm.exchange(sends, receives), Code::usage,
+                 "exchange: rank 1 sends to rank 0 8 bytes at no address");
+    if (me == 0) receives = {{peer, nowhere}};
+    expect_error(comm.exchange({}, receives), Code::usage,
+                 "exchange: rank 0 receives from rank 1 8 bytes at no address");
+    const libswap::Buffer none{nullptr, DType::u8, 0, nullptr};
+    EXPECT_TRUE(comm.exchange(std::vector<SendBuffer>{{peer, none}},
+                              std::vector<ReceiveBuffer>{{peer, none}}));
+    std::vector<std::int64_t> numbers(3);
+    const std::span<std::int64_t> no_numbers(static_cast<std::int64_t*>(nullptr), 3);
+    expect_error(comm.sum(me == 1 ? no_numbers : numbers), Code::layout,
+                 "sum: rank 0 brings 3 numbers, rank 1 brings 0");
+    EXPECT_TRUE(comm.agree(0));
+  });
+}
+
 // Rank 1 gives up after `calls` collectives, at each of the verbs in turn.
 TYPED_TEST_P(RanksOfAnyKind, AnAbortAtAnyCallWakesEverybody) {
   for (int calls = 0; calls < 12; ++calls)
@@ -308,9 +332,10 @@ REGISTER_TYPED_TEST_SUITE_P(
     ASumThatDoesNotFitIsRefusedOnAllAndChangesNothing, ExchangeDeliversEveryPairAlsoToOneself,
     ExchangeRoundsFarLargerThanWhatTheSystemBuffers, SendsOfAPairMatchReceivesInOrder,
     AMismatchIsALayoutErrorOnEveryRankAndTheWorldGoesOn,
-    UnknownPeersAndRoundsOverTheLimitAreRefused, AnAbortAtAnyCallWakesEverybody,
-    ARankThatLeavesDoesNotLeaveTheOthersWaiting, ASilentRankEndsTheWorldWithinItsLimitAndASecond,
-    AllSilentRanksAreNamed, ARankThatIsSlowInsideTheLimitIsNotDead, WithoutALimitNobodyIsDead,
+    UnknownPeersAndRoundsOverTheLimitAreRefused, MemoryAtNoAddressIsRefusedOnAllAndTheWorldGoesOn,
+    AnAbortAtAnyCallWakesEverybody, ARankThatLeavesDoesNotLeaveTheOthersWaiting,
+    ASilentRankEndsTheWorldWithinItsLimitAndASecond, AllSilentRanksAreNamed,
+    ARankThatIsSlowInsideTheLimitIsNotDead, WithoutALimitNobodyIsDead,
     CallsOnADuplicateAndOnTheOriginalDoNotWaitForEachOther, AWorldThatIsOverIsOverInAllDuplicates,
     ARankThatIsSilentInADuplicateIsSoEverywhere, ADuplicateThatIsDestroyedEndsAlone);
 

@@ -50,11 +50,11 @@ TEST(Spec, ASettingOutOfRangeIsNamedWithItsValue) {
   };
   EXPECT_EQ(message_of([](MuonSpec& s) { s.beta = 1.0; }), "setting beta = 1 is outside [0, 1)");
   EXPECT_EQ(message_of([](MuonSpec& s) { s.lr = -0.5; }),
-            "setting lr = -0.5 is outside [0, infinity)");
+            "setting lr = -0.5 is outside [0, infinity) in fp32");
   EXPECT_EQ(message_of([](MuonSpec& s) { s.weight_decay = std::nan(""); }),
-            "setting weight_decay = nan is outside [0, infinity)");
+            "setting weight_decay = nan is outside [0, infinity) in fp32");
   EXPECT_EQ(message_of([](MuonSpec& s) { s.eps = std::numeric_limits<double>::infinity(); }),
-            "setting eps = inf is outside [0, infinity)");
+            "setting eps = inf is outside [0, infinity) in fp32");
   EXPECT_EQ(message_of([](MuonSpec& s) { s.iterations.clear(); }),
             "setting ns_steps = 0 is outside [1, 32]");
   EXPECT_EQ(
@@ -95,7 +95,7 @@ TEST(Spec, SettingsThatContradictEachOtherAreRefused) {
   EXPECT_EQ(message_of([](MuonSpec& s) { s.split = {Split::Kind::rows, {2, 0}}; }),
             "setting split: a part of no rows");
   EXPECT_EQ(message_of([](MuonSpec& s) { s.norm_factor = 0; }),
-            "setting norm_factor = 0 is outside (0, infinity)");
+            "setting norm_factor = 0 is outside (0, infinity) in fp32");
   const auto of_update = [&](const auto& change) {
     return message_of([&](MuonSpec& s) {
       s.out = Out::update;

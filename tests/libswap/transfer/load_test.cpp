@@ -167,6 +167,28 @@ TEST_F(Load, RefusesMemoryOfAnotherSizeAndBoxesOutside) {
   EXPECT_EQ(failure().code, Code::layout);
   wanted_[0].tensor = 4;
   EXPECT_EQ(failure().message, "tensor 4 is wanted of a checkpoint that has 4");
+  wanted_[0] = {0, {{0}, {14}}, *memory_[0]};
+  EXPECT_EQ(failure().message, "a (master): [0:14] is wanted of a tensor of shape [13, 7]");
+  wanted_[0] = {0, {{0, 0}, {2, 7}}, std::span(static_cast<std::byte*>(nullptr), 56)};
+  EXPECT_EQ(failure().message,
+            "a (master): the memory for [0:2, 0:7] has 56 bytes and no address, its elements 56");
+}
+
+// What want_range() makes of what it cannot make boxes of is refused by load().
+TEST_F(Load, RefusesRangesThatAreNotInsideAndMemoryThatIsNotTheirs) {
+  ByteVector bytes(4 * 91);
+  for (const auto& [range, size] : {std::pair(FlatRange{0, 92}, std::size_t{368}),
+                                    {FlatRange{90, 2}, 8},
+                                    {FlatRange{~std::uint64_t{0}, 2}, 8},
+                                    {FlatRange{0, ~std::uint64_t{0}}, 8},
+                                    {FlatRange{0, 7}, 27},
+                                    {FlatRange{0, 7}, 0},
+                                    {FlatRange{3, 9}, 4 * 10}}) {
+    wanted_.clear();
+    bytes.resize(size);
+    want_range(0, {13, 7}, range, bytes, wanted_);
+    EXPECT_EQ(failure().code, Code::layout) << range.first << ", " << range.count;
+  }
 }
 
 TEST_F(Load, StopsOnRequest) {

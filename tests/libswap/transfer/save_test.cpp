@@ -210,6 +210,34 @@ TEST_F(Save, FormatsWhoseLastFilesDependOnAllRanksAreForOneRank) {
   EXPECT_TRUE(save_all(Policy::rows, 1, kSums)[0]);
 }
 
+// On all ranks, which go on: nobody waits for one that was refused.
+TEST_F(Save, RequestsThatNoRankCanBeAskedAreNamed) {
+  const auto expect_refused = [&](const std::function<void(SaveRequest&)>& spoil, Code code,
+                                  const std::string& part) {
+    run_ranks(2, [&](std::uint32_t rank, Agreement& ranks) {
+      Memory memory;
+      const formats::MemoryContent content = content_of(Policy::rows, 2, Rank{rank}, memory);
+      SaveRequest request{.format = kToy, .rank = Rank{rank}, .world = 2};
+      spoil(request);
+      const auto io = testing::queue_over(make_memory_backend(disk_));
+      const auto saved = save(*io, ranks, content, request, "/out/ckpt");
+      ASSERT_FALSE(saved) << part;
+      if (rank != 0 && saved.error().code == Code::peer) return;  // what rank 0 says first
+      EXPECT_EQ(saved.error().code, code) << saved.error().message;
+      EXPECT_NE(saved.error().message.find(part), std::string::npos) << saved.error().message;
+    });
+    EXPECT_EQ(beside(), std::vector<std::string>()) << part;
+  };
+  expect_refused([](SaveRequest& request) { request.world = 0; }, Code::usage, "of 0 cannot save");
+  expect_refused([](SaveRequest& request) { request.rank = Rank{2}; }, Code::usage, "rank 2 of 2");
+  expect_refused([](SaveRequest& request) { request.policy = static_cast<Policy>(99); },
+                 Code::layout, "no partition policy 99");
+  expect_refused([](SaveRequest& request) { request.write.segment_bytes = 0; }, Code::usage,
+                 "0 bytes");
+  expect_refused([](SaveRequest& request) { request.write.memory_bytes = 1; }, Code::usage,
+                 "memory budget of 1 bytes");
+}
+
 TEST_F(Save, WhatTheFormatCannotHoldIsRefused) {
   EXPECT_EQ(save_all(Policy::rows, 1, kLess)[0].error().message,
             "less cannot hold value \"x\": is a toy and 1 more");
@@ -275,6 +303,14 @@ TEST(MemoryContent, RefusesWhatDoesNotFitTheDescription) {
   EXPECT_EQ(complaint({0, {{0, 0}, {3, 2}}, bytes}),
             "w (master): the memory of [0:3, 0:2] has 16 bytes, its elements 24");
   EXPECT_EQ(complaint({1, {{0, 0}, {2, 2}}, bytes}), "tensor 1 is held of a state that has 1");
+  EXPECT_EQ(complaint({0, {{1, 0}, {2, 2}}, {static_cast<const std::byte*>(nullptr), 16}}),
+            "w (master): the memory of [1:3, 0:2] has 16 bytes and no address, its elements 16");
+  catalog.tensors[0].shape = {std::uint64_t{1} << 40, std::uint64_t{1} << 40};
+  EXPECT_EQ(complaint({0, formats::whole(catalog.tensors[0].shape), bytes}),
+            "w (master): shape [1099511627776, 1099511627776] has more than 2^64 bytes");
+  catalog.tensors[0].shape = {3, 2};
+  catalog.tensors[0].dtype = static_cast<DType>(99);
+  EXPECT_EQ(complaint({0, {{1, 0}, {2, 2}}, bytes}), "w (master): there is no dtype 99");
 }
 
 }  // namespace
