@@ -115,6 +115,10 @@ class CoveringRank {
       for (std::uint32_t i = 0; i < params(); ++i) {
         const std::uint32_t param = batch == 0 ? params() - 1 - i : i;
         if (!plan().here(param)) continue;
+        if (const auto how = absent(param, step)) {
+          if (batch == 0) EBB_TRY(engine_->no_gradient(param, *how));
+          continue;
+        }
         fill(param, step, added ? 0.5f : part_of_sum());
         if (added && (batch == 0 || param % 2 == 0)) {
           EBB_TRY_ASSIGN(const auto there, engine_->add_gradient(param, gradients_.piece(param)));
@@ -124,6 +128,13 @@ class CoveringRank {
         }
       }
     return {};
+  }
+  // As a router leaves out experts: other parameters in each step, of any optimizer, and the first
+  // one of all from the first step on.
+  static std::optional<libmuon::WithoutGradient> absent(std::uint32_t param, std::uint64_t step) {
+    const std::uint64_t turn = 5 * step + param;
+    if (step < 3 ? turn % 5 != 0 : turn % 7 != 3) return std::nullopt;
+    return turn % 2 == 0 ? libmuon::WithoutGradient::untouched : libmuon::WithoutGradient::zero;
   }
   // Of copies: 1, then 1 and -1 by turns, and 0 where that would not add up to 1.
   float part_of_sum() const {

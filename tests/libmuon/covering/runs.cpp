@@ -101,17 +101,25 @@ std::vector<FactorOfRuns> make_factors() {
       {"tiles",
        {{"tiles of 64 KiB", [](Run& run) { run.config.tile_bytes = 65536; }},
         {"of 16 KiB", [](Run& run) { run.config.tile_bytes = 16384; }},
+        {"of all", [](Run& run) { run.config.tile_bytes = 1u << 20; }},
         {"of 4 KiB", [](Run& run) { run.config.tile_bytes = 4096; }}}},
       {"chunks",
        {{"one chunk", [](Run& run) { run.config.chunk_bytes = 256u << 20; }},
-        {"chunks of 5000", [](Run& run) { run.config.chunk_bytes = 5000; }},
+        {"chunks of a few matrices", [](Run& run) { run.config.chunk_bytes = 30000; }},
+        {"of a part of one", [](Run& run) { run.config.chunk_bytes = 5000; }},
         {"of 1", [](Run& run) { run.config.chunk_bytes = 1; }}}},
       {"early",
        {{"no early room", [](Run&) {}},
         {"early room", [](Run& run) { run.config.early_gradient_bytes = 8192; }}}},
       {"updates",
        {{"whole updates", [](Run&) {}},
-        {"streamed", [](Run& run) { run.config.stream_above_bytes = 0; }}}},
+        {"streamed", [](Run& run) { run.config.stream_above_bytes = 0; }},
+        // Of the widest, in two strips of twice the width and a rest.
+        {"streamed in wide strips", [](Run& run) { run.config.stream_above_bytes = 27000; }}}},
+      {"momentum",
+       {{"momentum in fp32", [](Run&) {}},
+        {"in bf16", [](Run& run) { run.config.dtypes["momentum_buffer"] = DType::bf16; }},
+        {"in int8", [](Run& run) { run.config.dtypes["momentum_buffer"] = DType::i8; }}}},
       {"threads",
        {{"1 thread", [](Run& run) { run.config.threads = 1; }},
         {"2 threads", [](Run& run) { run.config.threads = 2; }},
@@ -161,9 +169,13 @@ Factors factors(Mpi mpi) {
       all.never.push_back({over_mpi, choice_named("ranks", ranks)});
   for (const std::string_view parts : {"in parts", "in parts, sums kept"})
     for (const auto& [factor, value] :
-         {std::pair("early", "early room"), std::pair("updates", "streamed")})
+         {std::pair("early", "early room"), std::pair("updates", "streamed"),
+          std::pair("updates", "streamed in wide strips")})
       all.never.push_back({choice_named("gradients", parts), choice_named(factor, value)});
-  all.never.push_back({choice_named("placement", "shard"), choice_named("updates", "streamed")});
+  for (const auto& [factor, value] :
+       {std::pair("updates", "streamed"), std::pair("updates", "streamed in wide strips"),
+        std::pair("momentum", "in int8")})
+    all.never.push_back({choice_named("placement", "shard"), choice_named(factor, value)});
   return all;
 }
 
@@ -182,6 +194,14 @@ Row paged(Row row) {
   return row;
 }
 
+Row of_the_same_state(Row row, const Row& other) {
+  const Choice momentum = choice_named("momentum", "in int8"),
+               owner = choice_named("placement", "owner");
+  row[momentum.factor] = other[momentum.factor];
+  if (row[momentum.factor] == momentum.value) row[owner.factor] = owner.value;
+  return row;
+}
+
 std::string text_of(const Row& row) {
   std::string text;
   for (std::size_t i = 0; i < row.size(); ++i)
@@ -197,10 +217,11 @@ libmuon::ModelSpec model_of_runs() {
   libmuon::ModelSpec model;
   model.groups = {keller, libmuon::AdamSpec{.lr = 1e-2, .weight_decay = 0.01}, *gram,
                   libmuon::AdamSpec{.lr = 3e-3, .beta1 = 0.8, .beta2 = 0.99, .eps = 1e-8}};
-  model.params = {{"emb", {37, 24}, 1},   {"norm", {24}, 3},         {"qkv", {72, 24}, 0},
-                  {"proj", {24, 24}, 2},  {"scale", {}, 1},          {"stack", {3, 20, 16}, 2},
-                  {"down", {24, 96}, 0},  {"conv", {3, 5, 2, 2}, 3}, {"row", {1, 24}, 0},
-                  {"prime", {31, 13}, 0}, {"head", {37, 24}, 1},     {"long", {1100, 3}, 2}};
+  model.params = {{"emb", {37, 24}, 1},    {"norm", {24}, 3},         {"qkv", {72, 24}, 0},
+                  {"proj", {24, 24}, 2},   {"scale", {}, 1},          {"stack", {3, 20, 16}, 2},
+                  {"down", {24, 96}, 0},   {"conv", {3, 5, 2, 2}, 3}, {"row", {1, 24}, 0},
+                  {"prime", {31, 13}, 0},  {"head", {37, 24}, 1},     {"long", {1100, 3}, 2},
+                  {"broad", {3, 2304}, 2}, {"thin", {1, 1300}, 2}};
   for (std::uint32_t expert = 0; expert < kExperts; ++expert) {
     model.params.push_back({compose("expert.{}.up", expert), {40, 24}, 2});
     model.params.push_back({compose("expert.{}.bias", expert), {17}, 1});

@@ -1,5 +1,6 @@
-// What a row of the covering array means: how one training is run. Every run ends with the same
-// weights and state, whatever it is.
+// What a row of the covering array means: how one training is run. Every run that keeps momentum
+// alike ends with the same weights and state, whatever it is. Parameters are as they come: shorter
+// than a tile, a chunk, a strip or the number of ranks, and longer.
 #pragma once
 
 #include <string>
@@ -42,6 +43,9 @@ Run run_of(const Row& row);
 std::string text_of(const Row& row);  // for people
 // The same run with the least memory and the smallest tiles: it pages wherever there is state.
 Row paged(Row row);
+// The same run with momentum kept as the other keeps it: what a run leaves to the next depends on
+// that alone, and so does how it ends.
+Row of_the_same_state(Row row, const Row& other);
 
 // Parameters of all kinds, in groups of Muon and AdamW; uneven sizes, a stack, bf16 and fp32.
 libmuon::ModelSpec model_of_runs();
