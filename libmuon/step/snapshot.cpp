@@ -48,6 +48,7 @@ Result<bool> Engine::Impl::begin_snapshot() {
   end_step();
   const auto begin = std::chrono::steady_clock::now();
   EBB_TRY(agree_all(not_stopped(), "beginning a snapshot"));
+  sweep->go_on();  // what a disk refused behind the last step is written now
   const auto keep = [this] { return keep_highs(); };
   EBB_TRY_ASSIGN(const bool begun, snapshots->begin(step, manifest(), keep));
   EBB_TRY(adopt_if_due());

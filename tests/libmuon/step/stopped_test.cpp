@@ -307,6 +307,30 @@ TEST(AbandonStep, IsTheWayBackFromADiskThatDidNotKeepItsPromise) {
   }));
 }
 
+// A tile's last write fails when its step has been answered: no step will be continued.
+TEST(WrittenBehind, WhatFailedBehindTheLastStepIsWrittenForTheNextSnapshot) {
+  for (std::uint64_t at = 0; at < 24; ++at) {
+    FailingWorld failing;
+    expect_well(failing.world.run([&](Communicator& ranks) -> Result<> {
+      EBB_TRY_ASSIGN(auto rank, RankEngine::open(failing.world, ranks, config_with(kHalf)));
+      EBB_TRY(step_to(rank, 1));
+      EBB_TRY(failing.meanwhile(ranks, [&] {
+        failing.faults->add(
+            {.on = FaultOn::write, .at = at, .count = 1000, .path_part = file_of(1)});
+      }));
+      EBB_TRY(rank.hand_in(2));
+      const auto stepped = rank.step();
+      static_cast<void>(rank.commit().has_value());
+      EBB_TRY(failing.meanwhile(ranks, [&] { failing.faults->clear(); }));
+      if (!stepped) EBB_TRY(rank.engine().continue_step());
+      const auto committed = rank.commit();
+      EXPECT_TRUE(committed) << at << ": " << committed.error().message;
+      EXPECT_EQ(rank.engine().committed_step(), 2u) << at;
+      return {};
+    }));
+  }
+}
+
 TEST(AbandonStep, GoesBackBehindAGenerationThatTheDiskDidNotKeep) {
   FailingWorld failing;
   expect_well(failing.world.run([&](Communicator& ranks) -> Result<> {
