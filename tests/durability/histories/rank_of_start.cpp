@@ -172,12 +172,15 @@ Result<> RankOfStart::snapshot() {
 // Until what it has is committed, or it went back.
 Result<> RankOfStart::commit() {
   const std::uint64_t step = engine().step_count();
+  std::string last = "no snapshot was begun";
   for (int tries = 0; tries < kPatience; ++tries) {
     EBB_TRY(unpin());
     EBB_TRY(snapshot());
     if (engine().step_count() != step) return {};
     const auto waited = engine().wait_snapshot();
     EBB_TRY_ASSIGN(const bool well, all_well(waited, "a snapshot's end"));
+    last = well ? compose("generation {} is that of step {}", *waited, engine().committed_step())
+                : waited.error().message;
     if (!well) EBB_TRY(mend());
     if (!well && waited.error().code == Code::state) EBB_TRY(leave_lost_store());
     if (engine().step_count() != step) return {};
@@ -186,7 +189,7 @@ Result<> RankOfStart::commit() {
     EBB_TRY(pin());
     return unpin();
   }
-  return Error{Code::state, compose("step {} cannot be committed", step)};
+  return Error{Code::state, compose("step {} cannot be committed: {}", step, last)};
 }
 
 Result<> RankOfStart::wander() {
