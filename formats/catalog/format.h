@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string_view>
 #include <vector>
 
@@ -36,6 +37,10 @@ enum class StepCounters : std::uint8_t { tensors, values };
 // a name that was only inferred, then matter. Otherwise it is a file of tensors.
 enum class Resumes : std::uint8_t { a_job, nothing };
 
+// Whether a reader notices by itself that a writer has gone on meanwhile: by checksums that are
+// bound to a generation. Elsewhere the times of the files tell.
+enum class Overwriting : std::uint8_t { noticed, silent };
+
 struct FormatTraits {
   std::string_view name;                 // what --to and --from say
   std::string_view summary;              // one line for help
@@ -46,6 +51,10 @@ struct FormatTraits {
   FileSize file_size = FileSize::as_it_comes;
   Packs packs = Packs::nothing;
   Resumes resumes = Resumes::a_job;
+  Overwriting overwriting = Overwriting::silent;
+  // What the names of its files end with, where one file can be a checkpoint: a destination called
+  // so is a file.
+  std::span<const std::string_view> endings = {};
   // The program that describe() asks about each file (SourceTree::probe); a build may lack it.
   std::string_view reader_program = {};
 };
@@ -71,6 +80,8 @@ class Format {
   virtual Policy policy_for(const Catalog&) const { return traits_.default_policy; }
   // Why a tensor means nothing outside this format; "" when it does.
   virtual std::string_view why_bound(const TensorEntry&) const { return {}; }
+  // What may be missing without a trace, though all that is there is sound; "" for nothing.
+  virtual std::string_view unproven(const Catalog&) const { return {}; }
   // Gives content the keys, paths, names and states under which this format will be found to hold
   // it. Of formats whose keys are a state dict's.
   virtual void respell(Catalog&) const {}

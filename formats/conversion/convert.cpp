@@ -7,12 +7,15 @@
 #include <tuple>
 #include <utility>
 
+#include "ebb/formats/conversion/complete_model.h"
 #include "ebb/formats/conversion/small_values.h"
+#include "ebb/formats/conversion/source_names.h"
 #include "ebb/formats/conversion/step_counters.h"
 #include "ebb/formats/conversion/unread.h"
 #include "ebb/formats/conversion/unsafe_values.h"
 #include "ebb/formats/conversion/weights.h"
 #include "ebb/formats/conversion/weights_alone.h"
+#include "ebb/formats/conversion/wrappers.h"
 #include "ebb/formats/core/bytes.h"
 #include "ebb/formats/core/float_cast.h"
 #include "ebb/formats/core/json_text.h"
@@ -144,11 +147,12 @@ struct Content {
   std::vector<MadeOf> made_of;
   std::vector<std::string> changes;
   std::vector<std::string> unsafe;  // Conversion::unsafe
+  std::optional<ParamNames> names;  // of all there is; unset: of what is here
 };
 
 Result<Content> selected_content(const Checkpoint& source, const ConvertRequest& request) {
   const Catalog& all = source.catalog();
-  Content content{without_tensors(all), {}, {}, {}};
+  Content content{without_tensors(all), {}, {}, {}, {}};
   const bool crossing = kinship(request.from, request.to) == Kinship::none;
   if (crossing) EBB_TRY(leave_format(request.from, all, content.catalog));
   const std::optional<CommonNames> names = crossing ? request.from.common_names(all) : std::nullopt;
@@ -188,7 +192,8 @@ Result<Content> selected_content(const Checkpoint& source, const ConvertRequest&
 
 Result<Content> weights_content(const Checkpoint& source, const ConvertRequest& request) {
   EBB_TRY_ASSIGN(Weights weights, weights_of(request.from, source.catalog(), request.wanted));
-  Content content{{}, std::move(weights.made_of), std::move(weights.changes), {}};
+  Content content{
+      {}, std::move(weights.made_of), std::move(weights.changes), {}, std::move(weights.names)};
   content.catalog.format = source.catalog().format;
   content.catalog.tensors = std::move(weights.tensors);
   return content;
@@ -200,11 +205,13 @@ Result<Content> weights_content(const Checkpoint& source, const ConvertRequest& 
 Result<std::vector<std::string>> check_inferred(const Catalog& source, const Content& content,
                                                 const ConvertRequest& request) {
   InferredCount count;
+  const bool renames = request.edits != nullptr && !request.edits->rename.empty();
   for (std::size_t i = 0; i < content.made_of.size(); ++i) {
     if (content.made_of[i].constant) continue;
     const TensorEntry& stored = source.tensors[content.made_of[i].source_tensor];
     const TensorEntry& tensor = content.catalog.tensors[i];
-    const NamedBy by = tensor.name == stored.name ? named_by(source, stored) : NamedBy::recorded;
+    const bool told = renames && tensor.name != stored.name;
+    const NamedBy by = told ? NamedBy::recorded : named_by(source, stored);
     count.add(by);
     if (by == NamedBy::order && request.names_by_order == NamesByOrder::refused &&
         request.to.traits().resumes == Resumes::a_job)
@@ -234,6 +241,41 @@ Result<Conversion> laid_out(const Checkpoint& source, const ConvertRequest& requ
   return conversion;
 }
 
+ParamNames names_in(const Catalog& content) {
+  ParamNames names{{}, optimizer_names(SourceNames(content), content)};
+  for (const TensorEntry& tensor : content.tensors)
+    if (is_weight(tensor.state)) names.of_model.insert(tensor.name);
+  return names;
+}
+
+// Changes by the names and states that inspection shows, so before the target has its own.
+Result<> edit(const ConvertRequest& request, Content& content) {
+  const Edits none;
+  const Edits& edits = request.edits == nullptr ? none : *request.edits;
+  EBB_TRY_ASSIGN(std::vector<std::string> made,
+                 apply_edits(edits, content.catalog, content.made_of));
+  const auto add = [&](std::vector<std::string> more) {
+    std::ranges::move(more, std::back_inserter(content.changes));
+  };
+  add(std::move(made));
+  const bool weights = request.taking == Taking::weights;
+  // Elsewhere keys stay, or are all there is.
+  const bool named = weights || (kinship(request.from, request.to) == Kinship::none &&
+                                 request.to.traits().holds == Holds::parameters);
+  if (named && edits.wrappers == WrapperNames::taken_off) {
+    const bool known = content.names && edits.rename.empty();
+    add(unwrap_names(weights ? Wrappers::off : Wrappers::off_apart,
+                     known ? *content.names : names_in(content.catalog), content.catalog));
+  }
+  if (!edits.strip.empty()) {
+    EBB_TRY_ASSIGN(std::vector<std::string> stripped, rename_all(edits.strip, content.catalog));
+    add(std::move(stripped));
+  } else if (weights) {
+    add(hint_to_strip(content.catalog));
+  }
+  return {};
+}
+
 // A state dict that is nothing but the model's.
 void place_at_the_top(std::vector<TensorEntry>& tensors) {
   for (TensorEntry& tensor : tensors) {
@@ -258,12 +300,8 @@ Result<Conversion> plan_conversion(const Checkpoint& source, const ConvertReques
   EBB_TRY_ASSIGN(std::vector<std::string> unread, unread_in(source.catalog(), request));
   EBB_TRY_ASSIGN(Content content,
                  weights ? weights_content(source, request) : selected_content(source, request));
-  auto& [catalog, made_of, changes, unsafe] = content;
-  // By the names and states that inspection shows, so before the target has its own.
-  if (request.edits != nullptr && !request.edits->empty()) {
-    EBB_TRY_ASSIGN(std::vector<std::string> made, apply_edits(*request.edits, catalog, made_of));
-    std::ranges::move(made, std::back_inserter(changes));
-  }
+  EBB_TRY(edit(request, content));
+  auto& [catalog, made_of, changes, unsafe, names] = content;
   const Kinship kin = kinship(request.from, request.to);
   const bool crossing = kin == Kinship::none;
   if (crossing && is_state_dict(request.from)) {
@@ -281,6 +319,8 @@ Result<Conversion> plan_conversion(const Checkpoint& source, const ConvertReques
   if (crossing && is_state_dict(request.to)) move_to_tensors(catalog, made_of);
   if (weights && is_state_dict(request.to)) place_at_the_top(catalog.tensors);
   if (weights || kin != Kinship::same) request.to.respell(catalog);
+  if (request.to.traits().resumes == Resumes::a_job && starts_anew(catalog))
+    changes.emplace_back("weights only: a job that loads it starts a new optimizer");
   const bool may_move = crossing && is_state_dict(request.from);
   std::vector<MadeOf> kept = may_move ? made_of : std::vector<MadeOf>();
   EBB_TRY_ASSIGN(Conversion conversion,

@@ -67,39 +67,6 @@ void rename_value(ValueEntry& entry, const Names& names) {
   }
 }
 
-Result<std::vector<std::string>> rename_all(const RenameRules& rules, Catalog& content) {
-  std::set<std::string> names;
-  for (const TensorEntry& tensor : content.tensors) names.insert(tensor.name);
-  for (const GroupEntry& group : content.groups)
-    names.insert(group.params.begin(), group.params.end());
-  for (const auto& [name, steps] : content.param_steps) names.insert(name);
-  // A state may join its parameter; two tensors of one state may not become one.
-  std::map<std::string_view, std::set<std::string_view>> states;
-  for (const TensorEntry& tensor : content.tensors) states[tensor.name].insert(tensor.state);
-  const auto may_join = [&](const std::string& a, const std::string& b) {
-    return std::ranges::none_of(states[a],
-                                [&](std::string_view state) { return states[b].contains(state); });
-  };
-  EBB_TRY_ASSIGN(const Names fresh, rules.apply(names, may_join));
-  const auto rename = [&](std::string& name) {
-    const auto found = fresh.find(name);
-    if (found == fresh.end()) return false;
-    name = found->second;
-    return true;
-  };
-  for (TensorEntry& tensor : content.tensors) {
-    if (!rename(tensor.name)) continue;
-    tensor.key.reset();
-    tensor.path.clear();
-  }
-  rename_beside_tensors(content, rename);
-  for (StateDictOptimizer& optimizer : content.parts.optimizers)
-    for (std::string& name : optimizer.params) rename(name);
-  drop_echoes(content);
-  for (ValueEntry& entry : content.values) rename_value(entry, fresh);
-  return std::vector<std::string>{compose("renames {} of {} names", fresh.size(), names.size())};
-}
-
 Result<std::vector<std::string>> cast_all(const DTypeRules& rules, Catalog& content) {
   std::vector<bool> used(rules.size(), false);
   std::map<std::tuple<std::string, DType, DType>, std::uint64_t> casts;  // state, from, to
@@ -184,6 +151,43 @@ Result<std::vector<std::string>> apply_edits(const Edits& edits, Catalog& conten
     add(std::move(changes));
   }
   return lines;
+}
+
+void rename_to(const Names& names, Catalog& content) {
+  const auto rename = [&](std::string& name) {
+    const auto found = names.find(name);
+    if (found == names.end()) return false;
+    name = found->second;
+    return true;
+  };
+  for (TensorEntry& tensor : content.tensors) {
+    if (!rename(tensor.name)) continue;
+    tensor.key.reset();
+    tensor.path.clear();
+  }
+  rename_beside_tensors(content, rename);
+  for (StateDictOptimizer& optimizer : content.parts.optimizers)
+    for (std::string& name : optimizer.params) rename(name);
+  drop_echoes(content);
+  for (ValueEntry& entry : content.values) rename_value(entry, names);
+}
+
+Result<std::vector<std::string>> rename_all(const RenameRules& rules, Catalog& content) {
+  std::set<std::string> names;
+  for (const TensorEntry& tensor : content.tensors) names.insert(tensor.name);
+  for (const GroupEntry& group : content.groups)
+    names.insert(group.params.begin(), group.params.end());
+  for (const auto& [name, steps] : content.param_steps) names.insert(name);
+  // A state may join its parameter; two tensors of one state may not become one.
+  std::map<std::string_view, std::set<std::string_view>> states;
+  for (const TensorEntry& tensor : content.tensors) states[tensor.name].insert(tensor.state);
+  const auto may_join = [&](const std::string& a, const std::string& b) {
+    return std::ranges::none_of(states[a],
+                                [&](std::string_view state) { return states[b].contains(state); });
+  };
+  EBB_TRY_ASSIGN(const Names fresh, rules.apply(names, may_join));
+  rename_to(fresh, content);
+  return std::vector<std::string>{compose("renames {} of {} names", fresh.size(), names.size())};
 }
 
 }  // namespace ebb::formats

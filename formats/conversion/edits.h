@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <optional>
 #include <span>
 #include <string>
@@ -45,20 +46,32 @@ struct MomentumRule {
   std::optional<MomentumForm> from = std::nullopt;  // unset: as the groups and states tell
 };
 
+// What to do with the words that wrappers of a model put into names (wrappers.h).
+enum class WrapperNames : std::uint8_t { taken_off, kept };
+
 struct Edits {
   RenameRules rename;
   DTypeRules dtypes;
   std::optional<MomentumRule> momentum;
-  bool empty() const { return rename.empty() && dtypes.empty() && !momentum; }
+  WrapperNames wrappers = WrapperNames::taken_off;
+  RenameRules strip;  // behind all that, as one who sees the result wants it
   bool change_groups() const { return !rename.empty() || momentum.has_value(); }
 };
 
-// Applies it to the content and to what its tensors are made of: dtypes first, names last.
+// Gives what is called by an old name its new one, in tensors, groups, step counters and values.
+// Renamed tensors lose their keys, and what repeats renamed groups is left out of the values.
+void rename_to(const std::map<std::string, std::string>& names, Catalog& content);
+
+// Applies dtypes, momentum and rename, in this order, to the content and to what its tensors are
+// made of.
 // Returns one line for each kind of change, to be announced. What repeats renamed or changed groups
 // is left out of the values, and renamed tensors lose their keys: the target spells them.
 // Errors (Code::usage, Code::unsupported) name the rule or tensor: a rule that fits nothing, names
 // that would collide, a momentum whose convention or beta is not known, or that may overflow.
 Result<std::vector<std::string>> apply_edits(const Edits& edits, Catalog& content,
                                              std::vector<MadeOf>& made_of);
+
+// The content's names as the rules say, and a line that says how many those are.
+Result<std::vector<std::string>> rename_all(const RenameRules& rules, Catalog& content);
 
 }  // namespace ebb::formats

@@ -8,15 +8,13 @@
 namespace ebb::formats {
 namespace {
 
-bool is_weight(std::string_view state) {
-  return state == "param" || state == "buffer" || state == "master";
-}
+bool is_a_models(std::string_view state) { return is_weight(state) && state != "tensor"; }
 
 // Names of which a weight is read.
 std::set<std::string_view> read_weights(const Catalog& source) {
   std::set<std::string_view> names;
   for (const TensorEntry& tensor : source.tensors)
-    if (is_weight(tensor.state)) names.insert(tensor.name);
+    if (is_a_models(tensor.state)) names.insert(tensor.name);
   return names;
 }
 
@@ -40,9 +38,9 @@ std::string line_about(const UnreadEntry& unread) {
 Result<> check_weights(const Catalog& source, const ConvertRequest& request) {
   const std::set<std::string_view> read = read_weights(source);
   const bool known =
-      !read.empty() || std::ranges::any_of(source.unread, is_weight, &UnreadEntry::state);
+      !read.empty() || std::ranges::any_of(source.unread, is_a_models, &UnreadEntry::state);
   for (const UnreadEntry& unread : source.unread) {
-    const bool weight = is_weight(unread.state) || (!known && unread.state == "tensor");
+    const bool weight = is_a_models(unread.state) || (!known && unread.state == "tensor");
     if (weight && !read.contains(unread.name) && wants(request, unread))
       return Error{Code::unsupported, compose("a weight is not read: {}", line_about(unread)),
                    unread.hint.empty() ? "-x leaves it out" : unread.hint + "; -x leaves it out"};
@@ -70,9 +68,8 @@ Result<std::vector<std::string>> unread_in(const Catalog& source, const ConvertR
 }
 
 std::string hint_about_unread(const Catalog& source) {
-  const bool states = std::ranges::none_of(source.unread, [](const UnreadEntry& unread) {
-    return is_weight(unread.state) || unread.state == "tensor";
-  });
+  const bool states = std::ranges::none_of(
+      source.unread, [](const UnreadEntry& unread) { return is_weight(unread.state); });
   return compose("{}--drop goes on without what is not read",
                  states ? "--weights converts the weights alone; " : "");
 }

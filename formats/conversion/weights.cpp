@@ -2,9 +2,11 @@
 
 #include <algorithm>
 #include <map>
-#include <optional>
 #include <tuple>
 
+#include "ebb/formats/catalog/resume.h"
+#include "ebb/formats/conversion/complete_model.h"
+#include "ebb/formats/conversion/source_names.h"
 #include "ebb/formats/core/compose.h"
 #include "ebb/formats/core/json_text.h"
 
@@ -25,28 +27,10 @@ struct Copy {
   Exactness exactness = Exactness::none;
 };
 
-// Every tensor's name and state where its format's own conventions mean nothing.
-class Names {
- public:
-  Names(const Format& from, const Catalog& source)
-      : source_(source), common_(from.common_names(source)) {}
-
-  const std::string& name(std::uint32_t i) const {
-    return common_ ? common_->tensors[i].first : source_.tensors[i].name;
-  }
-  const std::string& state(std::uint32_t i) const {
-    return common_ ? common_->tensors[i].second : source_.tensors[i].state;
-  }
-
- private:
-  const Catalog& source_;
-  std::optional<CommonNames> common_;
-};
-
 // The copies of each parameter, the most exact one first. Tensors under mere keys are a model only
 // where nothing else is one.
 using Copies = std::map<std::string, std::vector<Copy>>;
-Copies copies_in(const Names& names, const Catalog& source) {
+Copies copies_in(const SourceNames& names, const Catalog& source) {
   const auto exactness = [&](std::uint32_t i) { return exactness_of(names.state(i)); };
   Exactness least = Exactness::unnamed;
   for (std::uint32_t i = 0; i < source.tensors.size(); ++i)
@@ -71,14 +55,6 @@ Copies copies_in(const Names& names, const Catalog& source) {
 // Nothing that is known to be a model's. REQUIRES: there are any.
 bool are_unnamed(const Copies& copies) {
   return copies.begin()->second.front().exactness == Exactness::unnamed;
-}
-
-std::string listed(const std::vector<std::string>& names) {
-  constexpr std::size_t kShown = 4;
-  std::string out;
-  for (std::size_t i = 0; i < std::min(names.size(), kShown); ++i)
-    out.append(i == 0 ? "" : ", ").append(printable(names[i], 80));
-  return names.size() <= kShown ? out : compose("{} and {} more", out, names.size() - kShown);
 }
 
 std::string tensors_text(std::size_t count) {
@@ -112,13 +88,63 @@ void restore_ties(const Catalog& source, const Copies& copies, Weights& weights)
   }
   if (!restored.empty())
     weights.changes.push_back(
-        compose("stores tied parameters under each name: {}", listed(restored)));
+        compose("stores tied parameters under each name: {}", some_of(restored)));
+}
+
+FoundWeights found_in(const Catalog& source, const Copies& copies, const Weights& weights) {
+  FoundWeights found;
+  for (const auto& [name, of_one] : copies) {
+    found.names.insert(name);
+    found.shapes.insert(source.tensors[of_one.front().tensor].shape);
+  }
+  for (const TensorEntry& weight : weights.tensors) found.names.insert(weight.name);  // tied ones
+  found.keys_are_names = are_unnamed(copies);
+  return found;
+}
+
+// A part is no model, whatever lies in it.
+Result<> check_whole(const Catalog& source) {
+  if (!source.part_of) return {};
+  const std::uint32_t parts = source.part_of->parts;
+  return Error{Code::unsupported,
+               compose("this is one part{} of a save, which holds no complete weights: {}",
+                       parts == 0 ? "" : compose(" of {}", parts), printable(source.part_of->why)),
+               "name the folder of the save, or convert this part as it is: --to FORMAT without "
+               "--weights"};
+}
+
+// What is under no parameter's key.
+std::string left_unnamed(const SourceNames& names, const Catalog& source, const Copies& copies) {
+  std::vector<std::string> unnamed;
+  for (std::uint32_t i = 0; i < source.tensors.size(); ++i)
+    if (names.state(i) == "tensor" && !copies.contains(names.name(i)))
+      unnamed.push_back(names.name(i));
+  if (unnamed.empty()) return {};
+  return compose("leaves out {} under keys that are no parameter's: {}",
+                 tensors_text(unnamed.size()), some_of(unnamed));
+}
+
+// Takes the best copy of each that is wanted; says which are not.
+std::string take_wanted(const Catalog& source, const Copies& copies, const Wanted& wanted,
+                        Weights& weights) {
+  std::vector<std::string> left;
+  for (const auto& [name, of_one] : copies) {
+    const std::uint32_t best = of_one.front().tensor;
+    if (wanted && !wanted(source.tensors[best]))
+      left.push_back(name);
+    else
+      add(weights, source, name, best);
+  }
+  if (left.empty()) return {};
+  return compose("leaves out {} of {} parameters and buffers: {}", left.size(), copies.size(),
+                 some_of(left));
 }
 
 }  // namespace
 
 Result<Weights> weights_of(const Format& from, const Catalog& source, const Wanted& wanted) {
-  const Names names(from, source);
+  EBB_TRY(check_whole(source));
+  const SourceNames names(from, source);
   const Copies copies = copies_in(names, source);
   if (copies.empty())
     return Error{
@@ -128,35 +154,25 @@ Result<Weights> weights_of(const Format& from, const Catalog& source, const Want
     return Error{Code::unsupported, source.parts.unclear.back(),
                  "--model KEY and --optimizer KEY say which part is what"};
   Weights weights;
-  std::vector<std::string> left;
-  for (const auto& [name, of_one] : copies) {
-    const std::uint32_t best = of_one.front().tensor;
-    if (wanted && !wanted(source.tensors[best]))
-      left.push_back(name);
-    else
-      add(weights, source, name, best);
-  }
+  weights.changes.push_back(take_wanted(source, copies, wanted, weights));
   if (weights.tensors.empty())
     return Error{Code::usage,
                  compose("none of the {} parameters and buffers matches", copies.size()),
                  "ckpt-inspect CKPT --tensors lists names and keys"};
-  if (!left.empty())
-    weights.changes.push_back(compose("leaves out {} of {} parameters and buffers: {}", left.size(),
-                                      copies.size(), listed(left)));
   restore_ties(source, copies, weights);
-  std::vector<std::string> unnamed;
-  for (std::uint32_t i = 0; i < source.tensors.size(); ++i)
-    if (names.state(i) == "tensor" && !copies.contains(names.name(i)))
-      unnamed.push_back(names.name(i));
-  if (!unnamed.empty())
-    weights.changes.push_back(compose("leaves out {} under keys that are no parameter's: {}",
-                                      tensors_text(unnamed.size()), listed(unnamed)));
+  const FoundWeights found = found_in(source, copies, weights);
+  EBB_TRY(check_complete(from, names, source, found, wanted));
+  weights.changes.push_back(left_unnamed(names, source, copies));
+  for (std::string& line : reservations(from, names, source, found))
+    weights.changes.push_back(std::move(line));
+  std::erase(weights.changes, "");
+  weights.names = {found.names, optimizer_names(names, source)};
   return weights;
 }
 
 std::string left_out_parameters(const Format& from, const Catalog& source, const Wanted& wanted) {
   if (!wanted) return {};
-  const Names names(from, source);
+  const SourceNames names(from, source);
   std::vector<std::string> left;
   const Copies copies = copies_in(names, source);
   for (const auto& [name, of_one] : copies) {
@@ -166,7 +182,7 @@ std::string left_out_parameters(const Format& from, const Catalog& source, const
   }
   if (left.empty() || are_unnamed(copies)) return {};
   return compose("leaves out the weights of {} of {} parameters and buffers: {}", left.size(),
-                 copies.size(), listed(left));
+                 copies.size(), some_of(left));
 }
 
 }  // namespace ebb::formats

@@ -2,13 +2,13 @@
 
 #include <algorithm>
 #include <array>
-#include <optional>
 #include <set>
 #include <string_view>
 #include <utility>
 #include <vector>
 
 #include "ebb/formats/catalog/key_path.h"
+#include "ebb/formats/conversion/source_names.h"
 
 namespace ebb::formats {
 
@@ -16,16 +16,10 @@ namespace {
 
 using Path = std::vector<PathItem>;
 
-constexpr std::array<std::string_view, 4> kWeights = {"param", "master", "buffer", "tensor"};
-
 // DeepSpeed's and Megatron's; no other format has its own.
 constexpr std::array<std::string_view, 8> kOptimizerKeys = {
     "lr_scheduler", "opt_param_scheduler", "loss_scaler",   "grad_scaler",
     "overflow",     "clip_grad",           "skipped_steps", "ds_config"};
-
-bool is_weight(std::string_view state) {
-  return std::ranges::find(kWeights, state) != kWeights.end();
-}
 
 bool names_optimizer(std::string_view word) {
   return word.starts_with("optim") ||
@@ -91,10 +85,10 @@ bool takes_weights_alone(const Format& from, const Catalog& source,
   for (const TensorEntry& tensor : source.tensors) taken.push_back(wanted(tensor));
   if (std::ranges::find(taken, false) == taken.end()) return false;
   // States in keys that mean nothing to their own format are optimizer states all the same.
-  const std::optional<CommonNames> names = from.common_names(source);
+  const SourceNames names(from, source);
   bool left = false;
   for (std::size_t i = 0; i < taken.size(); ++i) {
-    const bool weight = is_weight(names ? names->tensors[i].second : source.tensors[i].state);
+    const bool weight = is_weight(names.state(i));
     if (!weight && taken[i]) return false;
     left = left || !weight;
   }

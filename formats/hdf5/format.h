@@ -9,6 +9,8 @@
 
 namespace ebb::formats::hdf5 {
 
+inline constexpr std::string_view kEndings[] = {".h5", ".hdf5"};
+
 class Format final : public formats::Format {
  public:
   constexpr Format()
@@ -17,6 +19,7 @@ class Format final : public formats::Format {
                          .holds = Holds::keyed_tensors,
                          .packs = Packs::zstd,
                          .resumes = Resumes::nothing,
+                         .endings = kEndings,
                          .reader_program = kReaderProgram}) {}
   bool detect(const SourceTree& tree) const override { return detect_hdf5(tree); }
   Result<std::unique_ptr<Checkpoint>> describe(

@@ -15,7 +15,8 @@ class Format final : public formats::Format {
             {.name = "ebb",
              .summary = "a swap store of this library, or the swap directory that holds one",
              .default_policy = Policy::layer_wise,
-             .steps = StepCounters::values}) {}
+             .steps = StepCounters::values,
+             .overwriting = Overwriting::noticed}) {}
   bool detect(const SourceTree& tree) const override { return detect_ebb(tree); }
   Result<std::unique_ptr<Checkpoint>> describe(
       std::shared_ptr<const SourceTree> tree) const override {

@@ -19,6 +19,12 @@ namespace {
 constexpr std::string_view kSuffix = ".safetensors";
 constexpr std::string_view kIndexSuffix = ".safetensors.index.json";
 
+// Files of ranks, as torch DCP writes them.
+bool is_sharded(const Catalog& catalog) {
+  return std::ranges::any_of(catalog.files,
+                             [](const FileEntry& file) { return file.rank.has_value(); });
+}
+
 bool is_top_level(std::string_view name) { return name.find('/') == std::string_view::npos; }
 
 std::optional<std::uint32_t> number_of(std::string_view digits) {
@@ -310,7 +316,7 @@ class Describer {
                                             : compose("whole tensors in {}{}", files,
                                                       (files == 1 ? " file" : " files"));
     catalog_.notes.push_back("this format has no checksums: a changed byte of data cannot be seen");
-    if (catalog_.world > 1) catalog_.notes.emplace_back(kLastShardUnseen);
+    if (is_sharded(catalog_)) catalog_.notes.emplace_back(kLastShardUnseen);
     if (index_)
       for (const std::string& name : index_->unread)
         catalog_.notes.push_back(
@@ -335,8 +341,6 @@ bool says_tensors_only(const ResumeQuestion& question) {
 
 using Says = ResumeRule::Says;
 constexpr ResumeRule kRules[] = {
-    {Says::no, weights_only,
-     "it holds weights only: loading it starts a new optimizer, which is no resume"},
     {Says::no, always,
      "no framework's optimizer loads safetensors; as DCP the tensors can be loaded", "dcp"},
     {Says::note, says_tensors_only, "it has no step and no parameter groups: set them by hand"},
@@ -362,6 +366,10 @@ bool detect_safetensors(const SourceTree& tree) {
 
 Result<std::unique_ptr<Checkpoint>> describe_safetensors(std::shared_ptr<const SourceTree> tree) {
   return safetensors::Describer(std::move(tree)).run();
+}
+
+std::string_view safetensors_unproven(const Catalog& catalog) {
+  return safetensors::is_sharded(catalog) ? kLastShardUnseen : std::string_view();
 }
 
 ResumeRules safetensors_resume() { return {"a training framework", safetensors::kRules}; }

@@ -8,6 +8,8 @@
 
 namespace ebb::formats::safetensors {
 
+inline constexpr std::string_view kEndings[] = {".safetensors"};
+
 class Format final : public formats::Format {
  public:
   constexpr Format()
@@ -15,7 +17,8 @@ class Format final : public formats::Format {
                          .summary = "one file, several with an index, or torch DCP's shards",
                          .holds = Holds::keyed_tensors,
                          .file_size = FileSize::limited,
-                         .resumes = Resumes::nothing}) {}
+                         .resumes = Resumes::nothing,
+                         .endings = kEndings}) {}
   bool detect(const SourceTree& tree) const override { return detect_safetensors(tree); }
   Result<std::unique_ptr<Checkpoint>> describe(
       std::shared_ptr<const SourceTree> tree) const override {
@@ -25,6 +28,9 @@ class Format final : public formats::Format {
     return emit_safetensors(request);
   }
   ResumeRules resume_rules() const override { return safetensors_resume(); }
+  std::string_view unproven(const Catalog& catalog) const override {
+    return safetensors_unproven(catalog);
+  }
 };
 
 }  // namespace ebb::formats::safetensors

@@ -330,21 +330,6 @@ class Naming {
   bool qualified_ = false;
 };
 
-// What optimizers call parameters by numbers that became no names.
-std::set<std::string_view> mere_numbers(const Catalog& source) {
-  std::set<std::string_view> names;
-  for (const StateDictOptimizer& optimizer : source.parts.optimizers) {
-    const std::string at = text_of(optimizer.at);
-    for (const std::string_view name : optimizer.params) {
-      const bool below = name.starts_with(at) && name.size() > at.size();
-      if (below && is_index(name.substr(at.empty() ? 0 : at.size() + 1))) names.insert(name);
-    }
-  }
-  for (const TensorEntry& tensor : source.tensors)
-    if (tensor.state == "param") names.erase(tensor.name);
-  return names;
-}
-
 }  // namespace
 
 Result<> name_contents(Catalog& catalog, const PartsSaid& said,
@@ -370,6 +355,20 @@ Result<> name_contents(Catalog& catalog, const PartsSaid& said,
   catalog.notes.insert(catalog.notes.end(), catalog.parts.unclear.begin(),
                        catalog.parts.unclear.end());
   return {};
+}
+
+std::set<std::string_view> mere_numbers(const Catalog& source) {
+  std::set<std::string_view> names;
+  for (const StateDictOptimizer& optimizer : source.parts.optimizers) {
+    const std::string at = text_of(optimizer.at);
+    for (const std::string_view name : optimizer.params) {
+      const bool below = name.starts_with(at) && name.size() > at.size();
+      if (below && is_index(name.substr(at.empty() ? 0 : at.size() + 1))) names.insert(name);
+    }
+  }
+  for (const TensorEntry& tensor : source.tensors)
+    if (tensor.state == "param") names.erase(tensor.name);
+  return names;
 }
 
 Result<> check_understood(const Catalog& source, const Catalog& content) {

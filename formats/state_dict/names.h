@@ -3,6 +3,8 @@
 #pragma once
 
 #include <memory>
+#include <set>
+#include <string_view>
 #include <vector>
 
 #include "ebb/formats/catalog/catalog.h"
@@ -25,6 +27,9 @@ Result<> name_contents(Catalog& catalog, const PartsSaid& said = {},
 // Code::unsupported where a tensor would become a parameter only because nothing says what it is,
 // or a state that of a parameter which nobody knows; the hint says which flags would.
 Result<> check_understood(const Catalog& source, const Catalog& content);
+
+// What optimizers call parameters by numbers that became no names.
+std::set<std::string_view> mere_numbers(const Catalog& source);
 
 // `stored` with the tensors that have keys of `model` named as they are there.
 std::unique_ptr<Checkpoint> named_like(std::unique_ptr<Checkpoint> stored, const Catalog& model);

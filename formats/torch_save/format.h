@@ -9,6 +9,8 @@
 
 namespace ebb::formats::torch_save {
 
+inline constexpr std::string_view kEndings[] = {".pt", ".pth", ".bin"};
+
 class Format final : public formats::Format {
  public:
   constexpr Format()
@@ -17,7 +19,8 @@ class Format final : public formats::Format {
              .summary = "one torch.save file: .pt, .pth or .bin, zip or the older stream",
              .default_policy = Policy::replicated,
              .keys = Keys::state_dict,
-             .resumes = Resumes::nothing}) {}
+             .resumes = Resumes::nothing,
+             .endings = kEndings}) {}
   bool detect(const SourceTree& tree) const override { return detect_torch(tree); }
   Result<std::unique_ptr<Checkpoint>> describe(
       std::shared_ptr<const SourceTree> tree) const override {
