@@ -3,6 +3,8 @@
 #include <algorithm>
 
 #include "ebb/formats/core/check.h"
+#include "ebb/formats/core/compose.h"
+#include "ebb/formats/core/json_text.h"
 
 namespace ebb::formats {
 namespace {
@@ -59,23 +61,30 @@ std::optional<ResumeAnswer> answer_of_two_files(const ResumeQuestion& question) 
   return answer;
 }
 
+std::string sentence(const ResumeRule& rule, const ResumeQuestion& question) {
+  return rule.tell == nullptr ? filled(rule.why, question) : filled(rule.tell(question), question);
+}
+
 }  // namespace
 
 ResumeAnswer resume_answer(const ResumeRules& rules, const ResumeQuestion& question) {
   if (auto two_files = answer_of_two_files(question)) return *std::move(two_files);
+  constexpr ResumeRule kWeightsAlone{
+      ResumeRule::Says::no, [](const ResumeQuestion& asked) { return starts_anew(asked.catalog); },
+      kStartsAnew};
   ResumeAnswer answer;
   answer.loader = rules.loader;
-  const ResumeRule* decided = nullptr;
+  const ResumeRule* decided = kWeightsAlone.applies(question) ? &kWeightsAlone : nullptr;
   for (const ResumeRule& rule : rules.rules) {
     if (!rule.applies(question)) continue;
     if (rule.says == ResumeRule::Says::note)
-      answer.notes.push_back(filled(rule.why, question));
+      answer.notes.push_back(sentence(rule, question));
     else if (decided == nullptr)
       decided = &rule;
   }
   EBB_CHECK(decided != nullptr);
   answer.resumable = decided->says == ResumeRule::Says::yes;
-  answer.why = filled(decided->why, question);
+  answer.why = sentence(*decided, question);
   answer.to = decided->to;
   answer.partition = decided->partition;
   answer.through = decided->through;
@@ -96,6 +105,29 @@ bool weights_only(const ResumeQuestion& question) {
   return std::all_of(tensors.begin(), tensors.end(), [](const TensorEntry& tensor) {
     return tensor.state == "param" || tensor.state == "buffer" || tensor.state == "tensor";
   });
+}
+
+bool is_weight(std::string_view state) {
+  return state == "param" || state == "master" || state == "buffer" || state == "tensor";
+}
+
+bool starts_anew(const Catalog& catalog) {
+  const auto weighs = [](const auto& entry) { return is_weight(entry.state); };
+  return std::ranges::all_of(catalog.tensors, weighs) &&
+         std::ranges::all_of(catalog.unread, weighs) &&
+         std::ranges::none_of(catalog.groups, [](const GroupEntry& group) {
+           return !group.optimizer.empty() ||
+                  std::ranges::find(group.settings, "lr", &std::pair<std::string, Value>::first) !=
+                      group.settings.end();
+         });
+}
+
+std::string some_of(const std::vector<std::string>& names) {
+  constexpr std::size_t kShown = 4;
+  std::string out;
+  for (std::size_t i = 0; i < std::min(names.size(), kShown); ++i)
+    out.append(i == 0 ? "" : ", ").append(printable(names[i], 80));
+  return names.size() <= kShown ? out : compose("{} and {} more", out, names.size() - kShown);
 }
 
 const Value* value_at(const Catalog& catalog, std::initializer_list<std::string_view> path) {

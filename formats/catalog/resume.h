@@ -28,11 +28,13 @@ struct ResumeRule {
   Says says = Says::no;
   bool (*applies)(const ResumeQuestion& question) = nullptr;
   // One sentence; "{saved}" and "{wanted}" stand for the numbers of ranks.
-  std::string_view why;
+  std::string_view why = {};
   // What ckpt-convert has to make of it; "" where no conversion helps.
   std::string_view to = {};
   std::string_view partition = {};  // "": the format's own
   std::string_view through = {};    // the format that has to be made first; "": none
+  // Instead of `why`, where the sentence names what lies in the checkpoint; marks as there.
+  std::string (*tell)(const ResumeQuestion& question) = nullptr;
 };
 
 struct ResumeRules {
@@ -50,7 +52,8 @@ struct ResumeAnswer {
   std::vector<std::string> notes;
 };
 
-// The first rule that says yes or no decides. REQUIRES: one of them always applies.
+// The first rule that says yes or no decides. Weights alone (starts_anew) resume in no format,
+// before any rule. REQUIRES: one of the rules always applies.
 ResumeAnswer resume_answer(const ResumeRules& rules, const ResumeQuestion& question);
 
 // What rules ask.
@@ -58,13 +61,16 @@ bool same_world(const ResumeQuestion& question);
 bool always(const ResumeQuestion& question);
 bool weights_only(const ResumeQuestion& question);  // nothing besides weights and buffers
 bool has_optimizer(const Catalog& catalog, std::string_view name);  // in any group
-// Of weights alone: loading them is a start, or, where others may hold the rest, worth a note.
-inline constexpr ResumeRule kWeightsStartAnew{ResumeRule::Says::no, weights_only,
-                                              "no optimizer state is recognised in it: loading it "
-                                              "starts a new optimizer, which is no resume"};
-inline constexpr ResumeRule kWeightsNoted{
-    ResumeRule::Says::note, weights_only,
-    "no optimizer state is recognised in it: if there is none, the optimizer starts anew"};
+// States of tensors that are weights: of parameters in any precision, of buffers, and of what has a
+// mere key. All others are an optimizer's.
+bool is_weight(std::string_view state);
+// Weights and nothing of an optimizer: no state, and no group that says how it was set.
+bool starts_anew(const Catalog& catalog);
+inline constexpr std::string_view kStartsAnew =
+    "weights only: no optimizer state is in it; a job that loads it starts a new optimizer, which "
+    "is no resume";
+// The first few names, and how many more there are; safe to print.
+std::string some_of(const std::vector<std::string>& names);
 // The value at a path of dict keys, below the value that has the first key; nullptr: not there.
 const Value* value_at(const Catalog& catalog, std::initializer_list<std::string_view> path);
 

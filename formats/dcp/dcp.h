@@ -5,6 +5,7 @@
 
 #include <memory>
 #include <string>
+#include <string_view>
 #include <unordered_map>
 
 #include "ebb/formats/catalog/catalog.h"
@@ -43,5 +44,8 @@ struct Opened {
   std::unordered_map<std::string, Shape> flat_boxes_of;
 };
 Result<Opened> open(std::shared_ptr<const SourceTree> tree);
+
+// Who wrote it, of a format that is DCP underneath: `layer` before the torch of `producer`.
+std::string produced_by(std::string_view layer, const std::string& producer);
 
 }  // namespace ebb::formats::dcp

@@ -68,7 +68,8 @@ void note_last_of_torchtitan(std::string_view root, Catalog& catalog) {
       !catalog.parts.models.empty())
     catalog.notes.emplace_back(
         "the model alone, without an optimizer: the last save of a torchtitan run is one unless "
-        "last_save_model_only is off; a step before it can be resumed");
+        "last_save_model_only is off; a step before it can be resumed, and a new run starts from "
+        "these weights with --checkpoint.initial_load_path");
 }
 
 // What a described checkpoint's tensors are called: for formats that are DCP underneath, or for

@@ -1,6 +1,7 @@
 #include "ebb/formats/dcp/emit_index.h"
 
 #include "ebb/formats/core/sha256.h"
+#include "ebb/formats/dcp/index.h"
 #include "ebb/formats/pickle/pickle_writer.h"
 #include "ebb/formats/torch/tensor.h"
 
@@ -109,10 +110,10 @@ class IndexWriter : PickleWriter {
     identity_.update(view_of(line + '\n'));
   }
 
-  // The save's id is a digest of what was placed where: equal content gives equal bytes.
+  // The save's id says whose it is, and is a digest of what was placed where: equal content gives
+  // equal bytes.
   void storage_meta() {
-    std::string id = identity_.hex().substr(0, 32);
-    for (const std::size_t dash : {20u, 16u, 12u, 8u}) id.insert(dash, "-");
+    const std::string id = std::string(kOurSaves) + identity_.hex().substr(0, 32);
     object(kModule, "StorageMeta", [&] {
       entry("checkpoint_id", nullptr);
       entry("save_id", id);

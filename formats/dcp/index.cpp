@@ -7,6 +7,7 @@
 
 #include "ebb/formats/core/json_text.h"
 #include "ebb/formats/core/name_table.h"
+#include "ebb/formats/dcp/dcp.h"
 #include "ebb/formats/torch/tensor.h"
 
 namespace ebb::formats::dcp {
@@ -14,6 +15,7 @@ namespace {
 
 constexpr std::size_t kMaxAttributes = 64;  // of one object; the largest has seven
 constexpr std::size_t kMaxPath = 256;       // parts of a key
+constexpr std::string_view kEbbAs = "Ebb, as ";
 constexpr std::string_view kCheckpointModule = "torch.distributed.checkpoint.metadata.";
 constexpr std::string_view kOldShardModule = "torch.distributed._shard.sharded_tensor.metadata.";
 
@@ -396,6 +398,13 @@ class Reader {
       index_.producer = "torch 2.4 to 2.6";
     else
       index_.producer = old_properties_ ? "torch 2.0 to 2.2" : "torch 2.3";
+    if (has_storage && is_ours(graph_.state(storage)))
+      index_.producer = std::string(kEbbAs) + index_.producer + " lays it out";
+  }
+
+  bool is_ours(PickleId storage) const {
+    const PickleId id = graph_.find(storage, "save_id");
+    return has(id, PickleKind::string) && graph_.text(id).starts_with(kOurSaves);
   }
 
   struct KnownShape {
@@ -452,5 +461,10 @@ class Reader {
 }  // namespace
 
 Result<Index> parse_index(const PickleGraph& graph) { return Reader(graph).read(); }
+
+std::string produced_by(std::string_view layer, const std::string& producer) {
+  if (!producer.starts_with(kEbbAs)) return compose("{}, {}", layer, producer);
+  return compose("{}{}, {}", kEbbAs, layer, producer.substr(kEbbAs.size()));
+}
 
 }  // namespace ebb::formats::dcp

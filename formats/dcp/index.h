@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <unordered_map>
 #include <vector>
 
@@ -52,6 +53,9 @@ struct Index {
   std::string producer;
   std::vector<std::string> notes;
 };
+
+// What the ids of saves begin with that this library wrote; torch's are random UUIDs.
+inline constexpr std::string_view kOurSaves = "ebb-";
 
 // Reads one metadata pickle. `graph` must have passed require_known_globals.
 Result<Index> parse_index(const PickleGraph& graph);

@@ -7,7 +7,6 @@ namespace {
 
 using Says = ResumeRule::Says;
 constexpr std::array kRules = {
-    kWeightsStartAnew,
     ResumeRule{Says::no,
                always,
                "no framework's optimizer loads HDF5; as DCP the tensors can be loaded",

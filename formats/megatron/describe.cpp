@@ -171,8 +171,8 @@ class TorchDistReader {
   void say_what_it_is(const std::string& folder) {
     catalog().format = "megatron";
     const bool in_item = tree_->find(kCommon) == nullptr;
-    catalog().producer =
-        (in_item ? "Megatron-core newer than 0.15, " : "Megatron-core, ") + catalog().producer;
+    catalog().producer = dcp::produced_by(
+        in_item ? "Megatron-core newer than 0.15" : "Megatron-core", catalog().producer);
     if (!folder.empty())
       for (FileEntry& file : catalog().files) file.name.insert(0, folder + "/");
     if (!checkpoint_->flat_.empty()) catalog().partition += ", flat optimizer state";

@@ -274,7 +274,7 @@ Result<std::unique_ptr<Checkpoint>> describe_megatron_fsdp(std::shared_ptr<const
   EBB_TRY_ASSIGN(dcp::Opened opened, dcp::open(folder_of(std::move(tree), place.folder)));
   Catalog catalog = opened.checkpoint->catalog();
   catalog.format = "megatron-fsdp";
-  catalog.producer = "Megatron-FSDP, " + catalog.producer;
+  catalog.producer = dcp::produced_by("Megatron-FSDP", catalog.producer);
   for (TensorEntry& tensor : catalog.tensors)
     std::tie(tensor.name, tensor.state) = megatron::identity_of(*tensor.key);
   if (ValueEntry* step = step_value(catalog.values, {})) {

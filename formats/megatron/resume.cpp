@@ -89,14 +89,12 @@ constexpr ResumeRule kTorchDist[] = {
     {Says::note, has_no_name_of_megatrons,
      "none of its parameters has a name of Megatron's (decoder., embedding., ...): the model "
      "that resumes has to call its own by these"},
-    kWeightsNoted,
 };
 
 constexpr ResumeRule kFsdp[] = {
     {Says::yes, always,
      "each of {wanted} reads its rows of every tensor from whichever file holds them, "
      "however unevenly they are cut"},
-    kWeightsNoted,
 };
 
 }  // namespace

@@ -409,14 +409,8 @@ Result<std::unique_ptr<Checkpoint>> describe_still(const std::shared_ptr<const S
                        described.error().message));
 }
 
-constexpr ResumeRule kRules[] = {
-    {ResumeRule::Says::yes, always,
-     "the engine takes over a store of {saved} on any number of ranks, with the same bits"}};
-
 }  // namespace
 }  // namespace native
-
-ResumeRules ebb_resume() { return {"Ebb's engine", native::kRules}; }
 
 bool detect_ebb(const SourceTree& tree) { return !native::store_folders(tree).empty(); }
 

@@ -10,7 +10,6 @@ bool one_rank(const ResumeQuestion& question) { return question.world == 1; }
 
 using Says = ResumeRule::Says;
 constexpr std::array kRules = {
-    kWeightsStartAnew,
     ResumeRule{Says::yes, one_rank, "one rank loads the whole file", {}, {}},
     ResumeRule{Says::yes,
                always,

@@ -115,7 +115,9 @@ TEST_F(WeightsAlone, LeaveWhatOnlyAnOptimizerReads) {
   EXPECT_EQ(content.containers[0].path, (std::vector<formats::PathItem>{"model"}));
   EXPECT_EQ(content.containers[1].path, (std::vector<formats::PathItem>{"empty"}));
   EXPECT_EQ(taken.changes, (std::vector<std::string>{"leaves out what only an optimizer reads: "
-                                                     "1 parameter group, 5 values"}));
+                                                     "1 parameter group, 5 values",
+                                                     "weights only: a job that loads it starts a "
+                                                     "new optimizer"}));
 }
 
 TEST_F(WeightsAlone, IsNotWhereSomeOptimizerStateIsTakenOrThereIsNone) {
