@@ -1,5 +1,6 @@
 #include "ebb/libswap/publish/attempt.h"
 
+#include <algorithm>
 #include <tuple>
 #include <type_traits>
 #include <utility>
@@ -155,8 +156,24 @@ Attempt::Attempt(IoQueue& io, Temporary temporary, std::string identity,
       identity_(std::move(identity)),
       interval_(interval) {}
 
+namespace {
+
+// Only one can give the destination its name: the others are told before they work for it. Of two
+// that begin in the same moment the one with the lower id goes on; "": any other does.
+Result<> check_alone(IoBackend& files, const fs::path& destination, std::string_view id) {
+  EBB_TRY_ASSIGN(const auto others, attempts_alive(files, destination));
+  const bool alone = std::ranges::none_of(
+      others, [&](const std::string& other) { return id.empty() || other < id; });
+  if (alone) return {};
+  return Error{Code::busy, destination.string() + ": another process is writing it at this moment",
+               "wait for that one, or choose another destination"};
+}
+
+}  // namespace
+
 Result<Attempt> Attempt::begin(IoQueue& io, const fs::path& destination, std::string identity,
                                std::chrono::milliseconds interval) {
+  EBB_TRY(check_alone(io.backend(), destination, ""));
   EBB_TRY_ASSIGN(const auto ids, journaled_attempts(io.backend(), destination));
   for (const std::string& id : ids) {
     EBB_TRY_ASSIGN(std::optional<Temporary> left, Temporary::adopt(io.backend(), destination, id));
@@ -170,6 +187,7 @@ Result<Attempt> Attempt::begin(IoQueue& io, const fs::path& destination, std::st
     return attempt;
   }
   EBB_TRY_ASSIGN(Temporary temporary, Temporary::reserve(io.backend(), destination));
+  EBB_TRY(check_alone(io.backend(), destination, temporary.id()));
   return Attempt(io, std::move(temporary), std::move(identity), interval);
 }
 

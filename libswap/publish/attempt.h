@@ -63,7 +63,8 @@ class Journal {
 class Attempt {
  public:
   // `identity` is of plan and source; "": never resumes and never leaves anything. Attempts at the
-  // same destination that are dead and of another identity are removed.
+  // same destination that are dead and of another identity are removed; Code::busy where one is
+  // alive.
   static Result<Attempt> begin(IoQueue& io, const fs::path& destination, std::string identity,
                                std::chrono::milliseconds interval);
 

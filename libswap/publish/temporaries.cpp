@@ -1,7 +1,9 @@
 #include "ebb/libswap/publish/temporaries.h"
 
+#include <chrono>
 #include <random>
 #include <set>
+#include <thread>
 #include <utility>
 
 namespace ebb::libswap {
@@ -77,6 +79,26 @@ Result<bool> clear(IoBackend& files, const fs::path& parent, const Parsed& attem
     report.removed.push_back(name);
   }
   return true;
+}
+
+// Ids of attempts at the destination that have a file of that kind.
+Result<std::vector<std::string>> attempts_with(IoBackend& files, const fs::path& destination,
+                                               std::string_view kind) {
+  EBB_TRY_ASSIGN(const std::vector<std::string> names, files.list(destination.parent_path()));
+  std::vector<std::string> ids;
+  for (const std::string& name : names) {
+    const auto found = parsed(name, kind);
+    if (found && found->destination == destination.filename().string()) ids.push_back(found->id);
+  }
+  return ids;
+}
+
+bool is_held_lock(IoBackend& files, const fs::path& path) {
+  const auto lock = files.open(path, {.access = Access::read_write});
+  if (!lock) return false;
+  const Result<> locked = files.lock(*lock);
+  static_cast<void>(files.close(*lock));
+  return !locked && locked.error().code == Code::busy;
 }
 
 }  // namespace
@@ -161,14 +183,22 @@ Result<std::optional<Temporary>> Temporary::adopt(IoBackend& files, const fs::pa
   return std::optional<Temporary>();
 }
 
-Result<std::vector<std::string>> journaled_attempts(IoBackend& files, const fs::path& destination) {
-  EBB_TRY_ASSIGN(const std::vector<std::string> names, files.list(destination.parent_path()));
-  std::vector<std::string> ids;
-  for (const std::string& name : names) {
-    const auto found = parsed(name, kJournal);
-    if (found && found->destination == destination.filename().string()) ids.push_back(found->id);
+Result<std::vector<std::string>> attempts_alive(IoBackend& files, const fs::path& destination) {
+  EBB_TRY_ASSIGN(std::vector<std::string> ids, attempts_with(files, destination, kLock));
+  // Who clears leftovers holds each for a moment.
+  constexpr int kLooks = 3;
+  for (int look = 0; look < kLooks && !ids.empty(); ++look) {
+    if (look > 0) std::this_thread::sleep_for(std::chrono::milliseconds(20));
+    std::erase_if(ids, [&](const std::string& id) {
+      return !is_held_lock(
+          files, destination.parent_path() / name_of(destination.filename().string(), kLock, id));
+    });
   }
   return ids;
+}
+
+Result<std::vector<std::string>> journaled_attempts(IoBackend& files, const fs::path& destination) {
+  return attempts_with(files, destination, kJournal);
 }
 
 Result<> remove_tree(IoBackend& files, const fs::path& path) {

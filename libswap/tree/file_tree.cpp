@@ -13,7 +13,6 @@
 
 #include "ebb/formats/core/crc32c.h"
 #include "ebb/formats/core/seen_parts.h"
-#include "ebb/formats/core/sha256.h"
 #include "ebb/formats/core/units.h"
 #include "ebb/libswap/sys/errno_error.h"
 #include "ebb/libswap/sys/file_lock.h"
@@ -340,22 +339,6 @@ Result<std::shared_ptr<const formats::SourceTree>> open_tree(const fs::path& pat
   files->directory = std::move(opened);
   return std::shared_ptr<const formats::SourceTree>(
       std::make_shared<FileTree>(std::move(files), std::move(entries)));
-}
-
-Result<std::string> identity_of_tree(const fs::path& path) {
-  EBB_TRY_ASSIGN(const auto tree, open_tree(path));
-  std::error_code failed;
-  const bool single = !fs::is_directory(path, failed);
-  std::string all;
-  for (const Entry& entry : tree->entries()) {
-    const fs::path file = single ? path : path / entry.name;
-    struct stat status{};
-    if (::stat(file.c_str(), &status) != 0)
-      return errno_error(errno, "cannot look at " + file.string());
-    all += compose("{} {} {} {} {} {}", entry.name.size(), status.st_size, status.st_mtim.tv_sec,
-                   status.st_mtim.tv_nsec, status.st_ino, entry.name);
-  }
-  return formats::sha256_hex(formats::view_of(all));
 }
 
 }  // namespace ebb::libswap

@@ -12,7 +12,6 @@
 #pragma once
 
 #include <memory>
-#include <string>
 
 #include "ebb/formats/core/byte_source.h"
 #include "ebb/libswap/sys/io_backend.h"
@@ -20,9 +19,5 @@
 namespace ebb::libswap {
 
 Result<std::shared_ptr<const formats::SourceTree>> open_tree(const fs::path& path);
-
-// The same for two states of a path only if no file below it was changed between them: names,
-// sizes, times of the last change and inodes of all files, hashed.
-Result<std::string> identity_of_tree(const fs::path& path);
 
 }  // namespace ebb::libswap

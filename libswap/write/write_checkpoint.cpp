@@ -303,9 +303,15 @@ Result<> check_space(IoBackend& files, const fs::path& destination, const EmitPl
                "free some space, or choose a destination on another disk"};
 }
 
+Error appeared_meanwhile(const fs::path& destination) {
+  return {Code::usage,
+          destination.string() + ": was made by somebody else meanwhile, and left as it is",
+          "choose another destination; -f replaces a checkpoint"};
+}
+
 // Steps 8 to 11.
-Result<> publish(IoBackend& files, const Temporary& temporary, const fs::path& destination,
-                 Overwrite overwrite) {
+Result<> publish(IoBackend& files, const Temporary& temporary, const fs::path& made,
+                 const fs::path& destination, Overwrite overwrite) {
   const fs::path parent = destination.parent_path();
   bool moved = false;
   if (overwrite == Overwrite::replace) {
@@ -314,8 +320,10 @@ Result<> publish(IoBackend& files, const Temporary& temporary, const fs::path& d
   } else if (is_empty_directory(files, destination)) {
     EBB_TRY(files.remove(destination));
   }
-  if (Result<> renamed = files.rename_new(temporary.fresh(), destination); !renamed) {
+  if (Result<> renamed = files.rename_new(made, destination); !renamed) {
     if (moved) EBB_TRY(files.rename_new(temporary.moved_aside(), destination));
+    EBB_TRY_ASSIGN(const bool appeared, files.exists(destination));
+    if (appeared && !moved) return appeared_meanwhile(destination);
     return renamed;
   }
   if (Result<> durable = files.sync_directory(parent); !durable)
@@ -363,6 +371,8 @@ Result<WriteReport> write_checkpoint(IoQueue& io, const Checkpoint& content, con
   const fs::path target = with_parent(destination);
   IoBackend& files = io.backend();
   EBB_TRY(check_segments(options));
+  if (options.becomes == Becomes::file && (plan.files.size() != 1 || !plan.commit_files.empty()))
+    return Error{Code::usage, destination.string() + ": several files cannot become one"};
   EBB_TRY_ASSIGN(CheckedPlan checked, check_plan(plan, content.catalog()));
   PlanWriter writer(io, content, plan, std::move(checked), options);
   EBB_TRY(writer.choose_workers());
@@ -387,7 +397,10 @@ Result<WriteReport> write_checkpoint(IoQueue& io, const Checkpoint& content, con
   if (Result<> done = write_and_check(writer, attempt, options, hooks, report.fingerprints); !done)
     return given_up(std::move(done).error(), writer, attempt);
   report.bytes = writer.bytes_written();
-  EBB_TRY(publish(files, attempt.temporary(), target, options.overwrite));
+  const fs::path& fresh = attempt.temporary().fresh();
+  const bool file = options.becomes == Becomes::file;
+  EBB_TRY(publish(files, attempt.temporary(), file ? fresh / plan.files[0].name : fresh, target,
+                  options.overwrite));
   report.seconds = seconds_since(start);
   return report;
 }

@@ -12,6 +12,7 @@
 //   7. The caller's own check of N, if it asked for one.
 //   8. If D is there and may be replaced: rename D to O. An empty directory is removed.
 //   9. rename N to D, refused by the kernel when D has appeared meanwhile.
+//      Where D is to be a file (Becomes::file), the only file of N is what is renamed.
 //  10. fsync P. From here on D is durable.
 //  11. O is removed; the lock is removed.
 // A failure before 9 removes N (and gives D back its name): nothing half written stays. Where the
@@ -58,6 +59,9 @@ enum class Verify : std::uint8_t { none, full };
 // Whether a derived tensor must be what readers will derive.
 enum class Derivation : std::uint8_t { proven, assumed };
 
+// What the destination is: a directory, or the only file of a plan that has one.
+enum class Becomes : std::uint8_t { directory, file };
+
 struct WriteProgress {
   std::uint64_t bytes_done = 0;   // those of an earlier attempt among them
   std::uint64_t bytes_total = 0;  // of all files, before compression
@@ -66,6 +70,7 @@ struct WriteProgress {
 
 struct WriteOptions {
   Overwrite overwrite = Overwrite::refuse;
+  Becomes becomes = Becomes::directory;
   Verify verify = Verify::full;
   Derivation derived = Derivation::proven;
   Priority priority = Priority::background;

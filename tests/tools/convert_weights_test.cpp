@@ -59,9 +59,9 @@ TEST_P(ConvertWeights, AreEachParameterAndBufferOnceInItsMostExactCopy) {
   for (const auto& [name, digest] : wanted)
     EXPECT_EQ(found.count({name, "param"}) ? found.at({name, "param"}) : "", digest) << name;
   // Nothing else, but for the second names of tied parameters.
-  if (run.out.find("tied parameters") == std::string::npos)
+  if (run.out.find("tied parameters") == std::string::npos) {
     EXPECT_EQ(found.size(), wanted.size());
-  else
+  } else
     EXPECT_GT(found.size(), wanted.size());
 }
 
@@ -105,6 +105,95 @@ TEST(ConvertToWeights, AreRoundedAndCutIntoFilesWithAnIndex) {
   EXPECT_NE(run.out.find("from F32 to BF16, rounded"), std::string::npos) << run.out;
   EXPECT_EQ(
       convert({"deepspeed/z3_adamw_bf16_w4/data", out, "--weights", "--states", "param"}).exit, 2);
+}
+
+// A file of torch.save whose names are what `rule` makes of a fixture's.
+std::string named_by(const ScratchDirectory& scratch, const std::string& rule) {
+  std::string path = scratch / "named.pt";
+  const Outcome run = convert({"torch/muon_adamw_state/data", path, "--weights", "-t", "torch",
+                               "--keep-names", "--rename", rule, "-f"});
+  EXPECT_EQ(run.exit, 0) << run.err;
+  return path;
+}
+
+TEST(ConvertToWeights, AreWithoutTheWordsOfWrappers) {
+  const ScratchDirectory scratch;
+  const std::string plain = scratch / "plain";
+  ASSERT_EQ(convert({"torch/muon_adamw_state/data", plain, "--weights"}).exit, 0);
+  for (const std::string word :
+       {"_orig_mod.", "module.", "_forward_module.", "module._orig_mod."}) {
+    const std::string source = named_by(scratch, "*=" + word + "*"), out = scratch / "out";
+    const Outcome run = convert({source, out, "--weights", "-f"});
+    ASSERT_EQ(run.exit, 0) << run.err;
+    EXPECT_NE(run.out.find("takes wrappers out of"), std::string::npos) << run.out;
+    EXPECT_EQ(digests(out), digests(plain)) << word;
+    ASSERT_EQ(convert({source, out, "--weights", "--keep-names", "-f"}).exit, 0);
+    EXPECT_TRUE(digests(out).contains({word + "a.weight", "param"})) << word;
+  }
+}
+
+TEST(ConvertToWeights, LoseATrainersPrefixOnRequestAlone) {
+  const ScratchDirectory scratch;
+  const std::string source = named_by(scratch, "*=model.*"), out = scratch / "out";
+  const Outcome kept = convert({source, out, "--weights"});
+  EXPECT_EQ(kept.exit, 0) << kept.err;
+  EXPECT_NE(kept.out.find("--strip model."), std::string::npos) << kept.out;
+  EXPECT_TRUE(digests(out).contains({"model.a.weight", "param"}));
+  ASSERT_EQ(convert({source, out, "--weights", "--strip", "model.", "-f"}).exit, 0);
+  EXPECT_TRUE(digests(out).contains({"a.weight", "param"}));
+  EXPECT_EQ(convert({source, out, "--weights", "--strip", "net.", "-f"}).exit, 2);
+}
+
+TEST(ConvertToAFile, MakesOneWhereTheNameEndsLikeOne) {
+  const ScratchDirectory scratch;
+  const std::string source = "deepspeed/z3_adamw_bf16_w4/data", plain = scratch / "plain";
+  ASSERT_EQ(convert({source, plain, "--weights"}).exit, 0);
+  for (const char* name : {"w.safetensors", "w.pt", "w.pth", "w.bin"}) {
+    const std::string out = scratch / name;
+    const std::string format = std::string(name).ends_with("safetensors") ? "safetensors" : "torch";
+    const Outcome run = convert({source, out, "--weights", "-t", format});
+    ASSERT_EQ(run.exit, 0) << run.err;
+    EXPECT_TRUE(std::filesystem::is_regular_file(out)) << name;
+    EXPECT_EQ(digests(out), digests(plain)) << name;
+    EXPECT_EQ(convert({source, out, "--weights", "-t", format}).exit, 2) << "is there already";
+    const Outcome again = convert({source, out, "--weights", "-t", format, "-f"});
+    EXPECT_EQ(again.exit, 0) << again.err;
+    EXPECT_TRUE(std::filesystem::is_regular_file(out)) << name;
+  }
+  const std::string folder = scratch / "many.safetensors";
+  const Outcome many = convert({source, folder, "--weights", "--shard-size", "300"});
+  EXPECT_EQ(many.exit, 0) << many.err;
+  EXPECT_TRUE(std::filesystem::is_directory(folder));
+  EXPECT_NE(many.out.find("is a directory"), std::string::npos) << many.out;
+  std::size_t left = 0;
+  for (const auto& entry : std::filesystem::directory_iterator(scratch.path()))
+    left += entry.path().filename().string().starts_with(".") ? 1 : 0;
+  EXPECT_EQ(left, 0u) << "nothing stays beside what was made";
+}
+
+// Named or not, a job has no optimizer's state of them.
+TEST(ConvertOfWeightsAlone, SaysSoWhereAJobWouldLoadThem) {
+  const ScratchDirectory scratch;
+  const std::string weights = scratch / "weights";
+  ASSERT_EQ(convert({"deepspeed/z3_adamw_bf16_w4/data", weights, "--weights"}).exit, 0);
+  for (const char* format : {"dcp", "deepspeed", "deepspeed-universal", "megatron", "ebb"}) {
+    const std::string out = scratch / format;
+    const Outcome run = convert({weights, out, "-t", format});
+    ASSERT_EQ(run.exit, 0) << format << run.err;
+    EXPECT_NE(run.out.find("weights only: a job that loads it starts a new optimizer"),
+              std::string::npos)
+        << format << run.out;
+    const Outcome asked = run_program("ckpt-inspect", {out, "--explain-resume", "1"});
+    EXPECT_EQ(asked.exit, 1) << format << asked.out;
+    EXPECT_NE(asked.out.find("weights only"), std::string::npos) << format << asked.out;
+  }
+  for (const char* format : {"safetensors", "torch"}) {
+    const std::string out = scratch / format;
+    ASSERT_EQ(convert({weights, out, "-t", format}).exit, 0);
+    const Outcome asked = run_program("ckpt-inspect", {out, "--explain-resume", "1"});
+    EXPECT_EQ(asked.exit, 1) << format << asked.out;
+    EXPECT_NE(asked.out.find("weights only"), std::string::npos) << format << asked.out;
+  }
 }
 
 TEST(ConvertStates, SayWhichParametersTheyLeaveOut) {

@@ -61,6 +61,11 @@ Result<formats::Edits> edits_of(const Arguments& arguments) {
   if (const auto momentum = arguments.text("momentum")) {
     EBB_TRY_ASSIGN(edits.momentum, momentum_of(*momentum));
   }
+  if (arguments.has("keep-names")) edits.wrappers = formats::WrapperNames::kept;
+  if (const auto prefix = arguments.text("strip")) {
+    EBB_TRY_ASSIGN(edits.strip,
+                   formats::RenameRules::parse(std::vector<std::string>{*prefix + "*=*"}));
+  }
   return edits;
 }
 

@@ -154,6 +154,17 @@ std::size_t Prepared::files() const {
   return conversion.plan.files.size() + conversion.plan.commit_files.size();
 }
 
+libswap::Becomes becomes(const Request& request, const EmitPlan& plan) {
+  const auto called = [&](std::string_view ending) {
+    return request.destination.ends_with(ending);
+  };
+  std::error_code failed;  // who made a directory of that name wants one
+  const bool file = std::ranges::any_of(request.format->traits().endings, called) &&
+                    plan.files.size() == 1 && plan.commit_files.empty() &&
+                    !fs::is_directory(request.destination, failed);
+  return file ? libswap::Becomes::file : libswap::Becomes::directory;
+}
+
 Result<Prepared> prepare(const Request& request) {
   if (!is_read_here(*request.format))
     return Error{
@@ -162,7 +173,9 @@ Result<Prepared> prepare(const Request& request) {
                 request.format->name(), request.format->traits().reader_program),
         "install libhdf5-dev, then ./dev setup && ./dev build"};
   EBB_TRY(check_places(request));
+  auto before = libswap::FileStates::below(trimmed(request.source));
   EBB_TRY_ASSIGN(auto source, open_checkpoint(request.source, request.parts));
+  if (!before) return std::move(before).error();
   EBB_TRY_ASSIGN(const auto chosen, select(source->catalog(), request.selection));
   for (const TensorEntry* tensor : chosen) {
     if (auto proof = prove_coverage(*tensor, source->catalog()); !proof) {
@@ -204,7 +217,8 @@ Result<Prepared> prepare(const Request& request) {
                  compose("{} cannot hold {}", request.format->name(),
                          in_one_line(conversion.plan.dropped, 6)),
                  "--drop goes on without; -n --drop lists all of it"};
-  return Prepared{std::move(source), std::move(conversion), std::move(replaces)};
+  return Prepared{std::move(source), *std::move(before), std::move(conversion),
+                  std::move(replaces)};
 }
 
 Result<Outcome> carry_out(Console& console, const Request& request, const Prepared& prepared) {
@@ -215,13 +229,14 @@ Result<Outcome> carry_out(Console& console, const Request& request, const Prepar
   Outcome outcome;
   libswap::WriteOptions options;
   options.overwrite = request.overwrite;
+  options.becomes = becomes(request, prepared.conversion.plan);
   if (request.dropping == Dropping::allowed) options.derived = libswap::Derivation::assumed;
   options.priority = libswap::Priority::step;
   options.cancel = &stop_requested();
   options.workers = request.workers;
   options.memory_bytes = request.memory_bytes;
-  EBB_TRY_ASSIGN(options.source_identity, libswap::identity_of_tree(request.source));
-  options.source_identity += prepared.conversion.content->identity();
+  options.source_identity =
+      prepared.files_before.identity() + prepared.conversion.content->identity();
   options.progress = [&](const libswap::WriteProgress& now) { progress.show(now); };
   options.check = [&](const fs::path& directory,
                       std::span<const std::uint64_t> fingerprints) -> Result<> {
@@ -229,12 +244,16 @@ Result<Outcome> carry_out(Console& console, const Request& request, const Prepar
     if (request.dropping == Dropping::allowed) {
       EBB_TRY_ASSIGN(outcome.rounded_otherwise, read_back.rounded_otherwise());
     }
-    return read_back.run(directory, fingerprints);
+    EBB_TRY(read_back.run(directory, fingerprints));
+    return check_unchanged(prepared.source->catalog(), prepared.files_before);
   };
   auto report =
       libswap::write_checkpoint(*io, *prepared.conversion.content, prepared.conversion.plan,
                                 trimmed(request.destination), options);
   progress.clear();
+  // What looks like damage may be a file of which one half is new.
+  if (!report && is_damage(report.error()))
+    EBB_TRY(check_unchanged(prepared.source->catalog(), prepared.files_before));
   EBB_TRY_ASSIGN(outcome.report, std::move(report));
   return outcome;
 }

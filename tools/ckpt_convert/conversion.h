@@ -10,6 +10,7 @@
 #include "ebb/formats/catalog/catalog.h"
 #include "ebb/formats/conversion/convert.h"
 #include "ebb/formats/state_dict/parts.h"
+#include "ebb/libswap/tree/file_states.h"
 #include "ebb/libswap/write/write_checkpoint.h"
 #include "tools/cli/console.h"
 #include "tools/cli/selection.h"
@@ -42,12 +43,16 @@ struct Request {
 
 struct Prepared {
   std::unique_ptr<Checkpoint> source;
+  libswap::FileStates files_before;  // of the source, from before it was described
   formats::Conversion conversion;
   std::string replaces;  // what -f takes the place of, in a few words; "" for nothing
 
   std::uint64_t bytes() const;  // of all files to be written
   std::size_t files() const;
 };
+
+// Whether the result is one file and the destination is called like a file of the format.
+libswap::Becomes becomes(const Request& request, const EmitPlan& plan);
 
 // Reads the source's description, proves that it is complete and plans the result. Refuses
 // destinations that are the source, lie inside it or hold it, destinations that may be replaced but
@@ -63,7 +68,7 @@ struct Outcome {
 
 // Writes, reads back and publishes. Everything that the plan does not drop is compared with the
 // source before the destination gets its name: tensors by fingerprint, values, groups and step
-// counters as they are.
+// counters as they are. Code::busy where a file of the source was changed meanwhile.
 Result<Outcome> carry_out(Console& console, const Request& request, const Prepared& prepared);
 
 }  // namespace ebb::tools::convert

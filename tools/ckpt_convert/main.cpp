@@ -24,7 +24,7 @@ constexpr std::uint64_t kMaxJobs = 256;
 
 constexpr std::array kPositionals = {
     Positional{"SRC", "the checkpoint to read; never touched"},
-    Positional{"DST", "the directory to make; appears whole or not at all"}};
+    Positional{"DST", "the directory (x.safetensors, x.pt, x.h5: the file) to make; all or none"}};
 
 constexpr std::array<std::string_view, 6> kPolicies = {"replicated", "zero12", "zero12-boundary",
                                                        "zero3",      "rows",   "layer-wise"};
@@ -68,6 +68,12 @@ constexpr std::array kFlags = {
          "one). The first rule that fits a name counts. A rule that fits nothing and names that "
          "would collide are errors. FILE has one rule a line.")
         .many(),
+    flag(kChanges, "--strip PREFIX", "take PREFIX off the names, as in --strip model.",
+         "Behind --rename, and behind the words of wrappers, which come off by themselves."),
+    flag(kChanges, "--keep-names", "leave the words of wrappers (_orig_mod., module.) in names",
+         "Without it, --weights takes them out where all parameters have them or the optimizer's "
+         "names are without; other conversions do so where states and parameters have different "
+         "names otherwise."),
     flag(kChanges, "--dtype RULES", "cast floating tensors: bf16, or param=bf16,exp_avg*=f32",
          "The pattern is of a state, or else of a name. A dtype alone is for everything that no "
          "pattern fits, but for step counters. Rounded to nearest, ties to even.")
@@ -103,7 +109,8 @@ constexpr Program kProgram = {
     kExamples,
     "Every tensor is read back and compared with the source before DST gets its name. After "
     "Ctrl-C, a kill or a crash the same command goes on from where it was: what is finished waits "
-    "beside DST in a folder .DST.ebb-new-*."};
+    "beside DST in a folder .DST.ebb-new-*.",
+    Formats::listed};
 
 std::vector<std::string> split_list(const std::vector<std::string>& lists) {
   std::vector<std::string> out;

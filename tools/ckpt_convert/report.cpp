@@ -4,6 +4,7 @@
 
 #include "ebb/formats/core/compose.h"
 #include "ebb/formats/core/json_text.h"
+#include "ebb/formats/registry.h"
 #include "ebb/formats/safetensors/safetensors.h"
 #include "tools/cli/beside.h"
 #include "tools/cli/json.h"
@@ -52,12 +53,16 @@ std::string beside_text(const Prepared& prepared) {
   return out;
 }
 
-// For destinations that are called like a file.
+// For directories that are called like a file.
 std::string folder_note(const Request& request, const Prepared& prepared) {
-  constexpr std::string_view kFiles[] = {".safetensors", ".pt", ".pth", ".bin", ".h5", ".hdf5"};
-  const bool like_a_file = std::ranges::any_of(
-      kFiles, [&](std::string_view end) { return request.destination.ends_with(end); });
-  if (!like_a_file || prepared.conversion.plan.files.empty()) return {};
+  const EmitPlan& plan = prepared.conversion.plan;
+  const auto ends_so = [&](std::string_view end) { return request.destination.ends_with(end); };
+  const bool like_a_file =
+      std::ranges::any_of(formats::registered_formats(), [&](const formats::Format* format) {
+        return std::ranges::any_of(format->traits().endings, ends_so);
+      });
+  if (!like_a_file || plan.files.empty() || becomes(request, plan) == libswap::Becomes::file)
+    return {};
   return compose("  {} is a directory; what it holds begins with {}\n",
                  printable(request.destination), prepared.conversion.plan.files.front().name);
 }

@@ -6,6 +6,7 @@
 #include "tools/ckpt_inspect/compare.h"
 #include "tools/ckpt_inspect/modes.h"
 #include "tools/ckpt_inspect/renamed.h"
+#include "tools/cli/checkpoints.h"
 #include "tools/cli/text.h"
 
 namespace ebb::tools::inspect {
@@ -129,6 +130,8 @@ struct Shown {
 };
 
 Result<Exit> show_sides(Console& console, const Shown& shown, const Side& left, const Side& right) {
+  EBB_TRY_ASSIGN(const auto left_before, libswap::FileStates::below(shown.left.path));
+  EBB_TRY_ASSIGN(const auto right_before, libswap::FileStates::below(shown.right.path));
   Comparison comparison;
   for (const Match& match : match_tensors(left, right)) {
     EBB_TRY_ASSIGN(const auto difference, compare_tensors(left, right, match));
@@ -146,6 +149,8 @@ Result<Exit> show_sides(Console& console, const Shown& shown, const Side& left, 
   const std::uint64_t unmatched = comparison.values_only_left + comparison.values_only_right;
   if (unmatched != 0 && left.catalog().format == right.catalog().format)
     comparison.values.push_back(plural(unmatched, "value") + " only on one side");
+  EBB_TRY(check_unchanged(shown.left.catalog(), left_before));
+  EBB_TRY(check_unchanged(shown.right.catalog(), right_before));
   console.print(shown.left.output == Output::json
                     ? difference_json(shown.left, shown.right, comparison)
                     : difference_text(console, shown.left, shown.right, comparison));

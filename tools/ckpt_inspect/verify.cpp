@@ -144,8 +144,11 @@ std::string findings_text(const Console& console, const View& view, const Findin
   out += printable(view.path) + ": ";
   out += findings.problems.empty() ? console.good("sound")
                                    : console.bad(plural(findings.problems.size(), "problem"));
-  out += compose(", {} in {} checked, {} read\n", plural(view.tensors.size(), "tensor"),
-                 plural(findings.chunks, "chunk"), bytes_text(findings.bytes_read));
+  std::uint64_t file_bytes = 0;
+  for (const formats::FileEntry& file : view.catalog().files) file_bytes += file.size;
+  out += compose(", {} in {} checked: {} of elements, in files of {}\n",
+                 plural(view.tensors.size(), "tensor"), plural(findings.chunks, "chunk"),
+                 bytes_text(findings.bytes_read), bytes_text(file_bytes));
   if (const std::string unread = unread_line(view); !unread.empty()) out += "  " + unread + "\n";
   if (!findings.not_read.empty())
     out += compose("  {} not read: {}\n", plural(findings.not_read.size(), "chunk"),
@@ -160,6 +163,7 @@ std::string findings_text(const Console& console, const View& view, const Findin
 
 Result<Exit> verify(Console& console, const View& view) {
   Findings findings;
+  EBB_TRY_ASSIGN(const auto before, libswap::FileStates::below(view.path));
   EBB_TRY_ASSIGN(const auto tree, libswap::open_tree(view.path));
   findings.problems = formats::format_of(view.catalog()).problems(tree, view.catalog());
   for (const formats::UnsafeValue& value : formats::unsafe_values(view.catalog()))
@@ -171,6 +175,7 @@ Result<Exit> verify(Console& console, const View& view) {
   compare_steps(view, findings);
   if (auto faults = formats::known_writer_faults(view.checkpoint); faults)  // else told already
     findings.known_faults = std::move(*faults);
+  EBB_TRY(check_unchanged(view.catalog(), before));
   // Where there is a whole one, the first problem says so.
   if (!findings.problems.empty())
     findings.problems[0] = with_whole_neighbour(std::move(findings.problems[0]), view.path);

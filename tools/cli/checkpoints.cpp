@@ -163,4 +163,19 @@ Result<std::unique_ptr<Checkpoint>> open_checkpoint(const std::string& path,
   return with_its_place(*std::move(described), path);
 }
 
+Result<> check_unchanged(const Catalog& catalog, const libswap::FileStates& before) {
+  if (formats::format_of(catalog).traits().overwriting == formats::Overwriting::noticed) return {};
+  std::vector<std::string> names;
+  for (const formats::FileEntry& file : catalog.files) names.push_back(file.name);
+  const auto changed = before.changed_since(names);
+  if (!changed) return {};
+  return Error{Code::busy, "the source changed while it was read: " + printable(*changed),
+               "try again once its writer is done, or read a copy"};
+}
+
+bool is_damage(const Error& error) {
+  return error.code == Code::corrupt || error.code == Code::incomplete ||
+         error.code == Code::layout;
+}
+
 }  // namespace ebb::tools

@@ -7,6 +7,7 @@
 
 #include "ebb/formats/catalog/catalog.h"
 #include "ebb/formats/state_dict/parts.h"
+#include "ebb/libswap/tree/file_states.h"
 
 namespace ebb::tools {
 
@@ -20,5 +21,12 @@ Result<std::unique_ptr<Checkpoint>> open_checkpoint(const std::string& path,
 // The same error with the newest whole checkpoint beside `path`, or below it, in its hint; as it is
 // where there is none. Reads the indexes of at most 16 neighbours.
 Error with_whole_neighbour(Error error, const std::string& path);
+
+// Fails (Code::busy) where a file that the catalog speaks of was changed since, and the format does
+// not tell by itself.
+Result<> check_unchanged(const Catalog& catalog, const libswap::FileStates& before);
+
+// Whether it says that a checkpoint is damaged or incomplete.
+bool is_damage(const Error& error);
 
 }  // namespace ebb::tools
