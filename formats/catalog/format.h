@@ -80,8 +80,6 @@ class Format {
   virtual Policy policy_for(const Catalog&) const { return traits_.default_policy; }
   // Why a tensor means nothing outside this format; "" when it does.
   virtual std::string_view why_bound(const TensorEntry&) const { return {}; }
-  // What may be missing without a trace, though all that is there is sound; "" for nothing.
-  virtual std::string_view unproven(const Catalog&) const { return {}; }
   // Gives content the keys, paths, names and states under which this format will be found to hold
   // it. Of formats whose keys are a state dict's.
   virtual void respell(Catalog&) const {}

@@ -137,9 +137,9 @@ Result<> check_complete(const Format& from, const SourceNames& names, const Cata
                std::string(kWhatToDo)};
 }
 
-std::vector<std::string> reservations(const Format& from, const SourceNames& names,
-                                      const Catalog& source, const FoundWeights& found) {
-  std::vector<std::string> lines = {std::string(from.unproven(source))};
+std::vector<std::string> reservations(const SourceNames& names, const Catalog& source,
+                                      const FoundWeights& found) {
+  std::vector<std::string> lines;
   const Names values = values_of_the_model(source);
   if (!values.empty())
     lines.push_back(

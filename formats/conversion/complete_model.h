@@ -29,7 +29,7 @@ Result<> check_complete(const Format& from, const SourceNames& names, const Cata
                         const std::function<bool(const TensorEntry&)>& wanted);
 
 // What of the model stays behind all the same, or is not what it seems; one line each.
-std::vector<std::string> reservations(const Format& from, const SourceNames& names,
-                                      const Catalog& source, const FoundWeights& found);
+std::vector<std::string> reservations(const SourceNames& names, const Catalog& source,
+                                      const FoundWeights& found);
 
 }  // namespace ebb::formats

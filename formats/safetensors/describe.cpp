@@ -368,10 +368,6 @@ Result<std::unique_ptr<Checkpoint>> describe_safetensors(std::shared_ptr<const S
   return safetensors::Describer(std::move(tree)).run();
 }
 
-std::string_view safetensors_unproven(const Catalog& catalog) {
-  return safetensors::is_sharded(catalog) ? kLastShardUnseen : std::string_view();
-}
-
 ResumeRules safetensors_resume() { return {"a training framework", safetensors::kRules}; }
 
 }  // namespace ebb::formats

@@ -28,9 +28,6 @@ class Format final : public formats::Format {
     return emit_safetensors(request);
   }
   ResumeRules resume_rules() const override { return safetensors_resume(); }
-  std::string_view unproven(const Catalog& catalog) const override {
-    return safetensors_unproven(catalog);
-  }
 };
 
 }  // namespace ebb::formats::safetensors

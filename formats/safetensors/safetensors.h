@@ -25,7 +25,6 @@ Result<std::unique_ptr<Checkpoint>> describe_safetensors(std::shared_ptr<const S
 // 4096 so that O_DIRECT can read it.
 Result<EmitPlan> emit_safetensors(const EmitRequest& request);
 
-std::string_view safetensors_unproven(const Catalog& catalog);
 ResumeRules safetensors_resume();
 
 }  // namespace ebb::formats

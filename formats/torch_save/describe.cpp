@@ -370,9 +370,13 @@ class Describer {
           odd_key_count_, json_string(first_odd_key_), odd_key_count_ == 1 ? "" : " and others"));
     if (inert_.empty()) return;
     catalog().notes.push_back(
-        compose("{}{} ({}{}): known by the name of their class only; nothing was executed",
-                inert_.size(), inert_.size() == 1 ? " value is an object" : " values are objects",
-                printable(inert_.front()), inert_.size() == 1 ? "" : ", ..."));
+        inert_.size() == 1
+            ? compose("1 value is an object ({}): known by the name of its class only; nothing was "
+                      "executed",
+                      printable(inert_.front()))
+            : compose("{} values are objects ({}, ...): known by the names of their classes only; "
+                      "nothing was executed",
+                      inert_.size(), printable(inert_.front())));
   }
 
   struct Known {

@@ -124,7 +124,9 @@ TEST(InspectGroups, ListsEverySetting) {
 TEST(InspectVerify, SaysWhatWasChecked) {
   const Outcome run = inspect({kHsdp, "--verify"});
   EXPECT_EQ(run.exit, 0);
-  EXPECT_EQ(run.out, "dcp/hsdp_2x2/data: sound, 41 tensors in 73 chunks checked, 2.7 KiB read\n");
+  EXPECT_EQ(run.out,
+            "dcp/hsdp_2x2/data: sound, 41 tensors in 73 chunks checked: 2.7 KiB of elements, in "
+            "files of 180.3 KiB\n");
 }
 
 TEST(InspectVerify, NamesFileAndTensorOfOneFlippedBit) {

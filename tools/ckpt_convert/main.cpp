@@ -109,8 +109,7 @@ constexpr Program kProgram = {
     kExamples,
     "Every tensor is read back and compared with the source before DST gets its name. After "
     "Ctrl-C, a kill or a crash the same command goes on from where it was: what is finished waits "
-    "beside DST in a folder .DST.ebb-new-*.",
-    Formats::listed};
+    "beside DST in a folder .DST.ebb-new-*."};
 
 std::vector<std::string> split_list(const std::vector<std::string>& lists) {
   std::vector<std::string> out;

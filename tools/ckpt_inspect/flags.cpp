@@ -56,16 +56,17 @@ constexpr std::array kFlags = {
 constexpr std::array kExamples = {
     Example{"ckpt-inspect ckpt/", "what is it, is it complete, who holds what"},
     Example{"ckpt-inspect ckpt/ --shards -k 'layers.0.*'", "where each piece lies"},
-    Example{"ckpt-inspect ckpt/ --verify", "is every byte as it was written"},
+    Example{"ckpt-inspect ckpt/ --verify", "is every element as it was written"},
     Example{"ckpt-inspect ckpt/ --explain-resume 16", "would it load on 16 ranks, and if not?"},
     Example{"ckpt-inspect a/ --diff b/", "do two checkpoints hold the same"},
     Example{"ckpt-inspect ckpt/ --map map.html", "the same as a picture"},
 };
 
 constexpr Program kProgram = {
-    "ckpt-inspect", "reads, checks and explains a checkpoint",
-    kPositionals,   kFlags,
-    kExamples,      "A checkpoint is only ever read, and nothing in it is executed."};
+    "ckpt-inspect",  "reads, checks and explains a checkpoint",
+    kPositionals,    kFlags,
+    kExamples,       "A checkpoint is only ever read, and nothing in it is executed.",
+    Formats::listed, kJudgeExits};
 
 // Which filters say something in a mode.
 struct Mode {

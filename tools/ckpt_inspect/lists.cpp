@@ -82,8 +82,10 @@ Result<Exit> show_tensors(Console& console, const View& view, Digest digest) {
     const TensorEntry& tensor = *view.tensors[i];
     EBB_TRY_ASSIGN(auto sha256, digest_of(view, tensor, digest));
     std::vector<std::string> cells = identity_cells(tensor);
-    cells.push_back(bytes_text(bytes_of(tensor)));
-    cells.push_back(std::to_string(tensor.chunks.size()));
+    cells.push_back(bytes_text(bytes_of(tensor, view.selection)));
+    const std::optional<Rank>& rank = view.selection.rank;
+    cells.push_back(std::to_string(std::ranges::count_if(
+        tensor.chunks, [&](const Chunk& chunk) { return !rank || chunk.holder == *rank; })));
     if (sha256) cells.push_back(std::move(*sha256));
     table.add(std::move(cells));
   }

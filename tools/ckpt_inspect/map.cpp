@@ -196,7 +196,7 @@ std::string table_of(const View& view) {
     }
   }
   out += "</table>";
-  if (lines > kMaxRects) out += "<p>" + count_text(lines - kMaxRects) + " more lines left out.</p>";
+  if (lines > kMaxRects) out += "<p>" + plural(lines - kMaxRects, "more line") + " left out.</p>";
   return out + "</details>\n";
 }
 

@@ -40,7 +40,7 @@ Result<Exit> show_summary(Console& console, const View& view);
 Result<Exit> show_tensors(Console& console, const View& view, Digest digest);
 Result<Exit> show_shards(Console& console, const View& view);
 Result<Exit> show_groups(Console& console, const View& view);
-// Proves coverage and reads every byte of the selected tensors, so that whatever checksum the
+// Proves coverage and reads every element of the selected tensors, so that whatever checksum the
 // format has is verified. Exit::different when something is wrong.
 Result<Exit> verify(Console& console, const View& view);
 // With JSON only: the document that says so; the message is the caller's.

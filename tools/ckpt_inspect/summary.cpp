@@ -5,6 +5,8 @@
 #include <deque>
 #include <functional>
 #include <map>
+#include <numeric>
+#include <set>
 #include <span>
 
 #include "ebb/formats/core/json_text.h"
@@ -29,6 +31,7 @@ struct Totals {
   std::map<std::string_view, std::uint64_t> dtypes;
   std::uint64_t elements = 0;
   std::uint64_t bytes = 0;
+  std::vector<std::uint32_t> files;  // all, or those that the selected rank wrote into
   std::uint64_t file_bytes = 0;
 };
 
@@ -62,16 +65,35 @@ std::uint64_t parameters_of(const View& view) {
   return distinct.size();
 }
 
+std::vector<std::uint32_t> files_of(const View& view) {
+  const Catalog& catalog = view.catalog();
+  std::vector<std::uint32_t> files;
+  if (!view.selection.rank) {
+    files.resize(catalog.files.size());
+    std::iota(files.begin(), files.end(), 0);
+    return files;
+  }
+  std::set<std::uint32_t> its;
+  for (std::uint32_t file = 0; file < catalog.files.size(); ++file)
+    if (catalog.files[file].rank == *view.selection.rank) its.insert(file);
+  for (const TensorEntry& tensor : catalog.tensors)
+    for (const Chunk& chunk : tensor.chunks)
+      if (chunk.holder == *view.selection.rank) its.insert(chunk.file);
+  return {its.begin(), its.end()};
+}
+
 Totals totals_of(const View& view) {
   Totals totals;
   totals.params = parameters_of(view);
   for (const TensorEntry* tensor : view.tensors) {
     ++totals.states[tensor->state];
     ++totals.dtypes[name_of(tensor->dtype)];
-    totals.elements += elements_of(*tensor);
-    totals.bytes += bytes_of(*tensor);
+    totals.elements += elements_of(*tensor, view.selection);
+    totals.bytes += bytes_of(*tensor, view.selection);
   }
-  for (const formats::FileEntry& file : view.catalog().files) totals.file_bytes += file.size;
+  totals.files = files_of(view);
+  for (const std::uint32_t file : totals.files)
+    totals.file_bytes += view.catalog().files[file].size;
   return totals;
 }
 
@@ -90,6 +112,25 @@ std::string states_text(std::map<std::string_view, std::uint64_t> states) {
   return "param " + count_text(param.mapped()) + (rest.empty() ? "" : ", " + rest);
 }
 
+// What the flags have left; "" where that is everything.
+std::string selection_words(const Selection& selection) {
+  std::vector<std::string> words;
+  if (selection.rank) words.push_back(compose("what rank {} wrote", index_of(*selection.rank)));
+  for (const std::string& glob : selection.include) words.push_back("-k " + printable(glob, 80));
+  for (const std::string& state : selection.states)
+    words.push_back("--state " + printable(state, 40));
+  return joined(words);
+}
+
+std::string selected_text(const View& view) {
+  const std::string words = selection_words(view.selection);
+  if (words.empty()) return {};
+  return labelled(
+      "selected",
+      words + (view.selection.rank ? ": holds, states, dtypes, files" : ": holds, states, dtypes") +
+          " and the table; all else is of the complete checkpoint");
+}
+
 std::string title(const View& view) {
   const Catalog& catalog = view.catalog();
   std::string out = printable(view.path) + ": " + catalog.format;
@@ -99,20 +140,45 @@ std::string title(const View& view) {
   return out + "\n";
 }
 
+// Ebb says by `momentum` what is kept, an average or a sum, and by `beta` what others call
+// momentum.
+const Value* form_beside(const GroupEntry& group) {
+  const Value* form = nullptr;
+  bool beta = false;
+  for (const auto& [name, value] : group.settings) {
+    if (name == "momentum" && value.kind == Value::Kind::string) form = &value;
+    beta = beta || name == "beta";
+  }
+  return beta ? form : nullptr;
+}
+
+bool is_said_beside(const GroupEntry& group, const Setting& setting) {
+  return setting.first == "momentum" && form_beside(group) != nullptr;
+}
+
 // What people ask for first, then the rest as it is stored.
 std::vector<const Setting*> settings_to_show(const GroupEntry& group) {
-  constexpr std::array<std::string_view, 7> kFirst = {
-      "lr", "momentum", "betas", "weight_decay", "nesterov", "ns_steps", "eps"};
+  constexpr std::array<std::string_view, 8> kFirst = {
+      "lr", "momentum", "beta", "betas", "weight_decay", "nesterov", "ns_steps", "eps"};
   const auto place = [&](const Setting* setting) {
     return std::ranges::find(kFirst, setting->first) - kFirst.begin();
   };
   std::vector<const Setting*> settings;
   for (const Setting& setting : group.settings) {
     const bool said = setting.first == "optimizer" && setting.second.text == group.optimizer;
-    if (setting.second.kind != Value::Kind::none && !said) settings.push_back(&setting);
+    if (setting.second.kind != Value::Kind::none && !said && !is_said_beside(group, setting))
+      settings.push_back(&setting);
   }
   std::ranges::stable_sort(settings, {}, place);
   return settings;
+}
+
+std::string setting_text(const GroupEntry& group, const Setting& setting) {
+  const std::string value = value_text(setting.second);
+  const Value* const form = form_beside(group);
+  if (form == nullptr || setting.first != "beta")
+    return compose("{}={}", printable(setting.first, 30), value);
+  return compose("momentum={} ({})", value, value_text(*form));
 }
 
 // Where one group says whose it is, those without parameters have none.
@@ -130,8 +196,7 @@ std::string group_text(const GroupEntry& group, const std::vector<GroupEntry>& a
   std::size_t left_out = 0;
   std::string settings;
   for (const Setting* setting : settings_to_show(group)) {
-    const std::string item =
-        compose(" {}={}", printable(setting->first, 30), value_text(setting->second));
+    const std::string item = " " + setting_text(group, *setting);
     if (out.size() + settings.size() + item.size() > 80)
       ++left_out;
     else
@@ -150,7 +215,7 @@ std::string groups_text(const View& view) {
   for (std::size_t i = 0; i < std::min(groups.size(), kGroups); ++i)
     out += labelled(compose("group {}", i), group_text(groups[i], groups));
   if (groups.size() > kGroups)
-    out += labelled("", count_text(groups.size() - kGroups) + " more groups: --groups");
+    out += labelled("", plural(groups.size() - kGroups, "more group") + ": --groups");
   return out;
 }
 
@@ -245,11 +310,11 @@ std::string holders_text(const View& view) {
   }
   std::string out = "\n  who holds which rows (el: elements)\n" + table.text();
   if (view.catalog().world > ranks.size() && !view.selection.rank)
-    out += "  (" + count_text(view.catalog().world - ranks.size()) +
-           " ranks between are left out: --shards or --rank R)\n";
+    out += "  (" + plural(view.catalog().world - ranks.size(), "rank") +
+           " between left out: --shards or --rank R)\n";
   if (shown < lines.size())
-    out += compose("  ... {} more lines: --limit {}, or -k GLOB\n",
-                   count_text(lines.size() - shown), lines.size());
+    out += compose("  ... {}: --limit {}, or -k GLOB\n", plural(lines.size() - shown, "more line"),
+                   lines.size());
   return out;
 }
 
@@ -287,7 +352,7 @@ std::string unsafe_text(const Console& console, const std::vector<formats::Unsaf
                                   ": Python may call it when it loads value " +
                                   json_string(values[i].key));
   if (values.size() > kShown)
-    out += labelled("", count_text(values.size() - kShown) + " more such values: --verify");
+    out += labelled("", plural(values.size() - kShown, "more such value") + ": --verify");
   return out;
 }
 
@@ -304,16 +369,18 @@ std::string summary_text(const Console& console, const View& view, const Looks& 
   const Catalog& catalog = view.catalog();
   const auto& [totals, coverage, holders] = looks;
   std::string out = title(view);
-  out += labelled("holds", compose("{}, {}, {}, {}", plural(totals.params, "parameter"),
-                                   plural(view.tensors.size(), "tensor"),
-                                   plural(totals.elements, "element"), bytes_text(totals.bytes)));
+  out += selected_text(view);
+  out += labelled("holds",
+                  compose("{}{}, {}, {}, {}", (view.selection.rank ? "parts of " : ""),
+                          plural(totals.params, "parameter"), plural(view.tensors.size(), "tensor"),
+                          plural(totals.elements, "element"), bytes_text(totals.bytes)));
   out += labelled("states", states_text(totals.states));
   out += labelled("dtypes", counts_text(totals.dtypes));
   out += labelled("ranks",
                   compose("{}{}, padding {}", count_text(catalog.world),
                           (catalog.partition.empty() ? "" : ", " + printable(catalog.partition)),
                           plural(catalog.padding_elems, "element")));
-  out += labelled("files", count_text(catalog.files.size()) + ", " + bytes_text(totals.file_bytes));
+  out += labelled("files", count_text(totals.files.size()) + ", " + bytes_text(totals.file_bytes));
   out += labelled(
       "complete",
       coverage ? console.good("yes") + (catalog.unread.empty() ? "" : ", as far as it is read") +
@@ -348,7 +415,8 @@ std::string summary_json(const View& view, const Looks& looks) {
   counts("states", totals.states);
   counts("dtypes", totals.dtypes);
   json.key("files").open_list();
-  for (const formats::FileEntry& file : catalog.files) {
+  for (const std::uint32_t number : totals.files) {
+    const formats::FileEntry& file = catalog.files[number];
     json.open_object().put("name", file.name).put("size", file.size).put("rank", file.rank);
     json.close_object();
   }
@@ -360,6 +428,8 @@ std::string summary_json(const View& view, const Looks& looks) {
   json.close_list().put("complete", coverage.has_value());
   if (!coverage) json.put("incomplete_because", coverage.error().message);
   write_unread(json, view);
+  if (const std::string selected = selection_words(view.selection); !selected.empty())
+    json.put("selected", selected);
   json.close_object();
   return json.take();
 }

@@ -109,9 +109,12 @@ inline constexpr ExitLine kEnvironment = {"5",
                                           "the environment refuses: no space, too little memory"};
 inline constexpr ExitLine kStopped = {"130", "stopped by Ctrl-C (143: by SIGTERM)"};
 
-// Of a program that reads checkpoints and judges them.
-inline constexpr std::array kCheckpointExits = {
-    kSuccess,     ExitLine{"1", "checked, and found different or damaged (--verify, --diff)"},
+// Of a program that reads checkpoints.
+inline constexpr std::array kCheckpointExits = {kSuccess,     kUsage,       kUnsafe,
+                                                kUnsupported, kEnvironment, kStopped};
+// Of one that judges them as well.
+inline constexpr std::array kJudgeExits = {
+    kSuccess,     ExitLine{"1", "checked, and found different, damaged or not resumable"},
     kUsage,       kUnsafe,
     kUnsupported, kEnvironment,
     kStopped};

@@ -113,4 +113,18 @@ std::uint64_t bytes_of(const TensorEntry& tensor) {
   return formats::div_ceil(bits.value_or(0), 8);
 }
 
+std::uint64_t elements_of(const TensorEntry& tensor, const Selection& selection) {
+  if (!selection.rank) return elements_of(tensor);
+  std::uint64_t elements = 0;
+  for (const Chunk& chunk : tensor.chunks)
+    if (chunk.holder == *selection.rank)
+      elements += formats::checked_volume(chunk.box.extent).value_or(0);
+  return elements;
+}
+
+std::uint64_t bytes_of(const TensorEntry& tensor, const Selection& selection) {
+  const auto elements = elements_of(tensor, selection);
+  return formats::packed_bytes(tensor.dtype, elements).value_or(0);
+}
+
 }  // namespace ebb::tools

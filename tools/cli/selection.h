@@ -26,5 +26,8 @@ Result<std::vector<const TensorEntry*>> select(const Catalog& catalog, const Sel
 // 0 where a damaged catalog gives a shape that does not fit 64 bits.
 std::uint64_t elements_of(const TensorEntry& tensor);
 std::uint64_t bytes_of(const TensorEntry& tensor);  // decoded
+// Of what the selected rank wrote of it, where one is selected.
+std::uint64_t elements_of(const TensorEntry& tensor, const Selection& selection);
+std::uint64_t bytes_of(const TensorEntry& tensor, const Selection& selection);
 
 }  // namespace ebb::tools

@@ -144,16 +144,5 @@ TEST(WeightsOfAModel, SayWhereAScheduleFreeOptimizerWasInTrainMode) {
   }
 }
 
-TEST(WeightsOfAModel, RepeatThatALastShardMayBeMissing) {
-  for (const bool of_ranks : {false, true}) {
-    Catalog catalog = model_of(2, "tensor");
-    catalog.files.push_back({"f.safetensors", 10, std::nullopt});
-    if (of_ranks) catalog.files[0].rank = Rank{0};
-    const auto found = weights(catalog, "safetensors");
-    ASSERT_TRUE(found);
-    EXPECT_EQ(says(found->changes, "a missing last shard cannot be noticed"), of_ranks);
-  }
-}
-
 }  // namespace
 }  // namespace ebb::formats
