@@ -115,9 +115,12 @@ TEST(Help, ListsFormatsAndExitCodesOnlyWhereTheyApply) {
   const std::string version = version_text(kPlain);
   EXPECT_TRUE(version.starts_with("bench (Ebb) ")) << version;
   EXPECT_EQ(std::count(version.begin(), version.end(), '\n'), 1) << version;
-  const std::string judging = help_text(kProgram, HelpLength::full);
-  EXPECT_NE(judging.find("FORMATS\n  "), std::string::npos);
-  EXPECT_NE(judging.find("  1  checked, and found different"), std::string::npos);
+  const std::string reading = help_text(kProgram, HelpLength::full);
+  EXPECT_NE(reading.find("FORMATS\n  "), std::string::npos);
+  EXPECT_EQ(reading.find("\n  1  "), std::string::npos) << reading;
+  constexpr Program kJudge = {"judge", "checks", {}, {}, {}, {}, Formats::listed, kJudgeExits};
+  EXPECT_NE(help_text(kJudge, HelpLength::full).find("\n  1  checked, and found different"),
+            std::string::npos);
   EXPECT_NE(version_text(kProgram).find("\nreads   "), std::string::npos);
 }
 
