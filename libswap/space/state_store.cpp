@@ -64,10 +64,10 @@ Result<> StateStore::Impl::describe(const Layout::Spec& partition) {
     std::vector<BufferPart> parts;
     for (const StoredState& state : tensors[i].states)
       parts.push_back({tensors[i].name, state.name, state.dtype, tensors[i].shape, ranges[i]});
+    EBB_TRY(space->register_buffer(std::move(parts)));
     std::uint64_t bytes = 0;
     for (const StoredState& state : tensors[i].states)
       bytes += ranges[i].count * formats::bytes_of(state.dtype);
-    EBB_TRY(space->register_buffer(std::move(parts)));
     ends.push_back((ends.empty() ? 0 : ends.back()) + bytes);
   }
   return {};
