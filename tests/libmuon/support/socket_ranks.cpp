@@ -108,6 +108,7 @@ ByteVector encode(const Brought& brought) {
     for (const Parcel& parcel : *parcels) {
       append_number(bytes, index_of(parcel.peer));
       append_number(bytes, parcel.bytes);
+      append_number(bytes, static_cast<std::uint64_t>(parcel.memory));
     }
   }
   return bytes;
@@ -125,6 +126,7 @@ Brought decode(ByteView bytes) {
     for (Parcel& parcel : *parcels) {
       parcel.peer = Rank{static_cast<std::uint32_t>(take_number(bytes))};
       parcel.bytes = take_number(bytes);
+      parcel.memory = static_cast<Parcel::Memory>(take_number(bytes));
     }
   }
   return brought;
@@ -196,6 +198,7 @@ class SocketRank : public libmuon::Communicator {
     return all.smallest;
   }
   Result<> sum(std::span<std::int64_t> numbers) override {
+    if (numbers.data() == nullptr) numbers = {};  // brings none
     EBB_TRY_ASSIGN(const Decision all,
                    meet({.verb = Verb::sum, .numbers = {numbers.begin(), numbers.end()}}));
     std::ranges::copy(all.totals, numbers.begin());
@@ -207,9 +210,11 @@ class SocketRank : public libmuon::Communicator {
                                         std::span<const libswap::Event> after) override {
     libswap::all_of(after).wait();
     Brought brought{.verb = Verb::exchange};
-    for (const SendBuffer& send : sends) brought.sends.push_back({send.peer, send.data.size()});
+    for (const SendBuffer& send : sends)
+      brought.sends.push_back({send.peer, send.data.size(), memory_of(*this, send.data)});
     for (const ReceiveBuffer& receive : receives)
-      brought.receives.push_back({receive.peer, receive.data.size()});
+      brought.receives.push_back(
+          {receive.peer, receive.data.size(), memory_of(*this, receive.data)});
     EBB_TRY(meet(brought));
     EBB_TRY(hand_over(sends, receives));
     return libswap::Event();
