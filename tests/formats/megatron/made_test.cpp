@@ -150,13 +150,26 @@ TEST_F(MegatronMade, WhatCannotBeWrittenIsSaidInOneLineEach) {
   };
   EXPECT_TRUE(says("the steps of each parameter of the adamw group"));
   EXPECT_TRUE(says("value \"thing\": holds an object of class collections.deque"));
-  source_.catalog().groups[0].params.clear();
-  group("adamw", {"v"});
-  const auto fsdp = written_as(source_, "megatron-fsdp");
-  ASSERT_TRUE(fsdp.has_value()) << fsdp.error().message;
-  EXPECT_TRUE(std::ranges::any_of(fsdp->plan.dropped, [](const std::string& line) {
+}
+
+TEST_F(MegatronMade, FsdpDtensorSaysWhichGroupsItCannotHold) {
+  add("w", "param", DType::f32, {4});
+  add("v", "param", DType::f32, {4});
+  group("adamw", {"w", "v"});
+  const auto says_group_0 = [](const std::string& line) {
     return line.starts_with("parameter group 0 ");
-  }));
+  };
+  // Whose settings these are is recorded nowhere: they would be lost.
+  source_.catalog().groups[0].params.clear();
+  const auto lost = written_as(source_, "megatron-fsdp");
+  ASSERT_TRUE(lost.has_value()) << lost.error().message;
+  EXPECT_TRUE(std::ranges::any_of(lost->plan.dropped, says_group_0));
+  // Beside a group that has its parameters it is known to have none: nothing is lost.
+  group("adamw", {"v"});
+  const auto empty = written_as(source_, "megatron-fsdp");
+  ASSERT_TRUE(empty.has_value()) << empty.error().message;
+  EXPECT_TRUE(std::ranges::none_of(empty->plan.dropped, says_group_0));
+  EXPECT_TRUE(std::ranges::any_of(empty->plan.notes, says_group_0));
 }
 
 TEST_F(MegatronMade, TwoTensorsUnderOneKeyAreRefused) {
