@@ -154,8 +154,12 @@ OutputFile values_of_stage3(const Output& output) {
 }
 
 // What the rules of resuming will answer on more than one rank.
-void note_refusal(const Content& what, EmitPlan& plan) {
+void note_refusal(const Content& what, const Catalog& content, EmitPlan& plan) {
   Catalog written;
+  // One state tells that there is an optimizer.
+  const auto of_optimizer = std::ranges::find_if(
+      content.tensors, [](const TensorEntry& tensor) { return !is_weight(tensor.state); });
+  if (of_optimizer != content.tensors.end()) written.tensors.push_back(*of_optimizer);
   written.values.push_back({"ds_config", {"ds_config"}, what.config});
   for (const OutGroup& group : what.groups)
     written.groups.push_back({group.muon ? "muon" : "", {}, {}});
@@ -178,7 +182,7 @@ Result<EmitPlan> emit_universal(const EmitRequest& request) {
   plan.files.push_back(values_of_stage3(output));
   plan.commit_files.push_back(latest_file("latest_universal", tag));
   note_dtypes(request.content, plan);
-  note_refusal(what, plan);
+  note_refusal(what, request.content, plan);
   return plan;
 }
 
