@@ -150,7 +150,7 @@ std::vector<std::string> unwrap_names(Wrappers which, const ParamNames& names, C
 std::vector<std::string> hint_to_strip(const Catalog& content) {
   constexpr std::string_view kPrefix = "model.";
   const bool all = std::ranges::all_of(
-      content.tensors, [](const TensorEntry& tensor) { return tensor.name.starts_with(kPrefix); });
+      content.tensors, [&](const TensorEntry& tensor) { return tensor.name.starts_with(kPrefix); });
   if (!all || content.tensors.empty()) return {};
   return {
       compose("all names begin with {}: where that is a trainer's and not the model's own, "

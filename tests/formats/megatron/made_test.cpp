@@ -155,6 +155,7 @@ TEST_F(MegatronMade, WhatCannotBeWrittenIsSaidInOneLineEach) {
 TEST_F(MegatronMade, FsdpDtensorSaysWhichGroupsItCannotHold) {
   add("w", "param", DType::f32, {4});
   add("v", "param", DType::f32, {4});
+  add("w", "exp_avg", DType::f32, {4});
   group("adamw", {"w", "v"});
   const auto says_group_0 = [](const std::string& line) {
     return line.starts_with("parameter group 0 ");

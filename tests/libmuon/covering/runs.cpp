@@ -1,6 +1,7 @@
 #include "tests/libmuon/covering/runs.h"
 
 #include <algorithm>
+#include <iterator>
 
 #include "ebb/libmuon/spec/presets.h"
 #include "tests/libmuon/support/training.h"
@@ -54,7 +55,8 @@ void weights_whole(Run& run) {
   partition.weights = {.policy = Policy::replicated, .mesh = {run.ranks, 1}};
 }
 
-std::vector<FactorOfRuns> make_factors() {
+// Where things lie, and how gradients come.
+std::vector<FactorOfRuns> factors_of_layout() {
   return {
       {"ranks",
        {{"1 rank", [](Run& run) { run.ranks = 1; }},
@@ -94,6 +96,12 @@ std::vector<FactorOfRuns> make_factors() {
        {{"threads", [](Run& run) { run.ranks_are = RanksAre::threads; }},
         {"sockets", [](Run& run) { run.ranks_are = RanksAre::sockets; }},
         {"MPI", [](Run& run) { run.ranks_are = RanksAre::mpi; }}}},
+  };
+}
+
+// How much of it is at hand at a time, and in which form.
+std::vector<FactorOfRuns> factors_of_sizes() {
+  return {
       {"budget",
        {{"all in memory", [](Run& run) { run.budget = Budget::all; }},
         {"a quarter", [](Run& run) { run.budget = Budget::quarter; }},
@@ -125,6 +133,12 @@ std::vector<FactorOfRuns> make_factors() {
         {"2 threads", [](Run& run) { run.config.threads = 2; }},
         {"5 threads", [](Run& run) { run.config.threads = 5; }}}},
   };
+}
+
+std::vector<FactorOfRuns> make_factors() {
+  std::vector<FactorOfRuns> factors = factors_of_layout();
+  std::ranges::move(factors_of_sizes(), std::back_inserter(factors));
+  return factors;
 }
 
 Choice choice_named(std::string_view factor, std::string_view value) {
