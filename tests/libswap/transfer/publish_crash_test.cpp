@@ -144,11 +144,16 @@ TEST_F(PublishCrash, TheNextAttemptClearsUpByItself) {
 TEST_F(PublishCrash, AnAttemptThatIsAliveIsLeftAlone) {
   const auto mine = testing::queue_on(disk_);
   const auto other = testing::queue_on(disk_);
-  const auto attempt = Temporary::reserve(other->backend(), "/out/ckpt");
-  ASSERT_TRUE(attempt);
-  ASSERT_TRUE(other->backend().make_directory(attempt->fresh()));
-  ASSERT_TRUE(write(*mine, new_));
-  EXPECT_TRUE(*mine->backend().exists(attempt->fresh()));
+  {
+    const auto attempt = Temporary::reserve(other->backend(), "/out/ckpt");
+    ASSERT_TRUE(attempt);
+    ASSERT_TRUE(other->backend().make_directory(attempt->fresh()));
+    const auto refused = write(*mine, new_);
+    ASSERT_FALSE(refused);
+    EXPECT_EQ(refused.error().code, Code::busy) << refused.error().message;
+    EXPECT_TRUE(*mine->backend().exists(attempt->fresh()));
+  }
+  EXPECT_TRUE(write(*mine, new_));  // once that one has ended
 }
 
 TEST_F(PublishCrash, OnlyNamesOfTheProtocolAreCleared) {
