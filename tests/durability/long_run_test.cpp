@@ -66,7 +66,8 @@ TEST(LongRun, TakesNoMoreAfterManyStepsAndSnapshots) {
          }
          EBB_TRY(look(after));
          EXPECT_EQ(engine.committed_step(), steps);
-         EXPECT_GE(engine.committed_generation(), steps / kSnapshotEvery / 4);
+         // On a busy machine most are given up for a later one.
+         EXPECT_GE(engine.committed_generation(), steps / kSnapshotEvery / 10);
          return {};
        }))
     EXPECT_TRUE(answer) << answer.error().message;
