@@ -131,7 +131,7 @@ std::string help_text(const Program& program, HelpLength length) {
 }
 
 std::string version_text(const Program& program) {
-  const std::string version = compose("{} (Ebb) {}\n", program.name, kVersion);
+  std::string version = compose("{} (Ebb) {}\n", program.name, kVersion);
   if (program.formats == Formats::none) return version;
   std::vector<std::string_view> known;
   std::string lacks;
