@@ -161,7 +161,7 @@ namespace {
 // Only one can give the destination its name: the others are told before they work for it. Of two
 // that begin in the same moment the one with the lower id goes on; "": any other does.
 Result<> check_alone(IoBackend& files, const fs::path& destination, std::string_view id) {
-  EBB_TRY_ASSIGN(const auto others, attempts_alive(files, destination));
+  EBB_TRY_ASSIGN(const auto others, attempts_alive(files, destination, id));
   const bool alone = std::ranges::none_of(
       others, [&](const std::string& other) { return id.empty() || other < id; });
   if (alone) return {};

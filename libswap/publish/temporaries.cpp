@@ -183,8 +183,10 @@ Result<std::optional<Temporary>> Temporary::adopt(IoBackend& files, const fs::pa
   return std::optional<Temporary>();
 }
 
-Result<std::vector<std::string>> attempts_alive(IoBackend& files, const fs::path& destination) {
+Result<std::vector<std::string>> attempts_alive(IoBackend& files, const fs::path& destination,
+                                                std::string_view own) {
   EBB_TRY_ASSIGN(std::vector<std::string> ids, attempts_with(files, destination, kLock));
+  std::erase(ids, own);
   // Who clears leftovers holds each for a moment.
   constexpr int kLooks = 3;
   for (int look = 0; look < kLooks && !ids.empty(); ++look) {

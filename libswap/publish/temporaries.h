@@ -60,8 +60,10 @@ class Temporary {
   bool kept_ = false;
 };
 
-// Ids of attempts at a destination whose lock is held: by others that are at work.
-Result<std::vector<std::string>> attempts_alive(IoBackend& files, const fs::path& destination);
+// Ids of attempts at a destination whose lock is held: by others that are at work. `own`: that of
+// the caller, which is not asked for, since trying a lock that is held takes a while.
+Result<std::vector<std::string>> attempts_alive(IoBackend& files, const fs::path& destination,
+                                                std::string_view own);
 
 // Ids of attempts at a destination that left a journal; some may be alive.
 Result<std::vector<std::string>> journaled_attempts(IoBackend& files, const fs::path& destination);

@@ -156,6 +156,16 @@ TEST_F(PublishCrash, AnAttemptThatIsAliveIsLeftAlone) {
   EXPECT_TRUE(write(*mine, new_));  // once that one has ended
 }
 
+// Trying a lock that is held takes a third of a second, which every conversion would pay.
+TEST_F(PublishCrash, AnAttemptDoesNotTakeItselfForAnother) {
+  const auto queue = testing::queue_on(disk_);
+  const auto attempt = Temporary::reserve(queue->backend(), "/out/ckpt");
+  ASSERT_TRUE(attempt);
+  const auto others = attempts_alive(queue->backend(), "/out/ckpt", attempt->id());
+  ASSERT_TRUE(others);
+  EXPECT_TRUE(others->empty());
+}
+
 TEST_F(PublishCrash, OnlyNamesOfTheProtocolAreCleared) {
   const auto queue = testing::queue_on(disk_);
   const std::vector<std::string> kept = {".ckpt.ebb-new-123", ".ckpt.ebb-new-zzzzzzzzzzzzzzzz",
