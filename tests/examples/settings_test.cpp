@@ -49,7 +49,7 @@ TEST(Settings, WrongValuesAreNamedWithTheirFlag) {
       {{"--swap", "s", "--preset", "moonligh"}, "--preset: there is no preset moonligh"},
       {{"--swap", "s", "--lr", "fast"}, "--lr wants a number, not 'fast'"},
       {{"--swap", "s", "--lr", "0.02x"}, "--lr wants a number, not '0.02x'"},
-      {{"--swap", "s", "--lr", "-1"}, "--lr -1: setting lr = -1 is outside [0, infinity)"},
+      {{"--swap", "s", "--lr", "-1"}, "--lr -1: setting lr = -1 is outside [0, infinity) in fp32"},
       {{"--swap", "s", "--set", "beta"}, "--set beta: wanted NAME=VALUE, as in weight_decay=0.1"},
       {{"--swap", "s", "--set", "weight_decy=1"},
        "--set weight_decy=1: Muon has no setting weight_decy"},
