@@ -108,7 +108,7 @@ class Programs:
 
     def initial(self):
         swap, _ = self.train("initial", 0)
-        out = os.path.join(self.folder, "initial.safetensors")
+        out = os.path.join(self.folder, "initial_weights")
         subprocess.run([self.ckpt_convert, swap, out, "--weights", "--to", "safetensors"],
                        check=True, stdout=subprocess.DEVNULL)
         return load_file(os.path.join(out, "model.safetensors"))
