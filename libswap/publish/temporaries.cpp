@@ -1,9 +1,7 @@
 #include "ebb/libswap/publish/temporaries.h"
 
-#include <chrono>
 #include <random>
 #include <set>
-#include <thread>
 #include <utility>
 
 namespace ebb::libswap {
@@ -186,16 +184,12 @@ Result<std::optional<Temporary>> Temporary::adopt(IoBackend& files, const fs::pa
 Result<std::vector<std::string>> attempts_alive(IoBackend& files, const fs::path& destination,
                                                 std::string_view own) {
   EBB_TRY_ASSIGN(std::vector<std::string> ids, attempts_with(files, destination, kLock));
-  std::erase(ids, own);
-  // Who clears leftovers holds each for a moment.
-  constexpr int kLooks = 3;
-  for (int look = 0; look < kLooks && !ids.empty(); ++look) {
-    if (look > 0) std::this_thread::sleep_for(std::chrono::milliseconds(20));
-    std::erase_if(ids, [&](const std::string& id) {
-      return !is_held_lock(
-          files, destination.parent_path() / name_of(destination.filename().string(), kLock, id));
-    });
-  }
+  const fs::path parent = destination.parent_path();
+  const std::string name = destination.filename().string();
+  // Who clears leftovers holds each for a moment: locking waits longer than that.
+  std::erase_if(ids, [&](const std::string& id) {
+    return id == own || !is_held_lock(files, parent / name_of(name, kLock, id));
+  });
   return ids;
 }
 
