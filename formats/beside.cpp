@@ -9,6 +9,7 @@
 #include "ebb/formats/catalog/known_files.h"
 #include "ebb/formats/conversion/glob.h"
 #include "ebb/formats/core/folder_tree.h"
+#include "ebb/formats/core/number_text.h"
 #include "ebb/formats/core/units.h"
 #include "ebb/formats/registry.h"
 
@@ -150,8 +151,7 @@ class Beside {
                    : is_pointer_file(inside[i].name) ? Role::harmless
                                                      : Role::unknown);
     }
-    const std::string files =
-        compose("a folder of {} file{}", inside.size(), inside.size() == 1 ? "" : "s");
+    const std::string files = "a folder of " + plural(inside.size(), "file");
     entry.what = files;
     if (roles == std::set{Role::harmless}) {
       entry.role = Role::harmless;

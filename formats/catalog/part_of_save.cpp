@@ -90,7 +90,7 @@ std::optional<PartName> part_name(std::string_view file) {
 }
 
 std::string family_text(const PartName& name, std::size_t files) {
-  std::string out = compose("{}, {} file{}", printable(name.family), files, files == 1 ? "" : "s");
+  std::string out = compose("{}, {}", printable(name.family), plural(files, "file"));
   if (name.parts > files) out += compose(" of {}", name.parts);
   return out;
 }

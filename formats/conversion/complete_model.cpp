@@ -6,6 +6,7 @@
 #include "ebb/formats/catalog/resume.h"
 #include "ebb/formats/conversion/wrappers.h"
 #include "ebb/formats/core/json_text.h"
+#include "ebb/formats/core/number_text.h"
 #include "ebb/formats/state_dict/groups.h"
 #include "ebb/formats/state_dict/names.h"
 
@@ -16,10 +17,6 @@ using Names = std::set<std::string>;
 using Wanted = std::function<bool(const TensorEntry&)>;
 
 constexpr std::string_view kExtraState = "_extra_state";
-
-std::string counted(std::size_t count, std::string_view what) {
-  return compose("{} {}{}", count, what, count == 1 ? "" : "s");
-}
 
 // Whether the selection leaves a parameter of which no weight is there to be asked about.
 bool leaves(const Wanted& wanted, const std::string& name) {
@@ -53,11 +50,10 @@ Result<> check_numbers(const Catalog& source, const FoundWeights& found) {
   const std::set<std::string_view> numbers = mere_numbers(source);
   if (numbers.empty()) return {};
   if (numbers.size() > found.names.size())
-    return Error{
-        Code::unsupported,
-        compose("the weights are not complete: the optimizers have {}, and there are {}",
-                counted(numbers.size(), "parameter"), counted(found.names.size(), "weight")),
-        std::string(kWhatToDo)};
+    return Error{Code::unsupported,
+                 compose("the weights are not complete: the optimizers have {}, and there are {}",
+                         plural(numbers.size(), "parameter"), plural(found.names.size(), "weight")),
+                 std::string(kWhatToDo)};
   bool shaped = false, fits = false;
   for (const TensorEntry& tensor : source.tensors) {
     if (!numbers.contains(tensor.name) || tensor.shape.empty()) continue;
@@ -68,7 +64,7 @@ Result<> check_numbers(const Catalog& source, const FoundWeights& found) {
   return Error{Code::unsupported,
                compose("{} that could be weights have none of the shapes of the {} of the "
                        "optimizers: {} is among them",
-                       counted(found.names.size(), "tensor"), counted(numbers.size(), "parameter"),
+                       plural(found.names.size(), "tensor"), plural(numbers.size(), "parameter"),
                        printable(*found.names.begin(), 120)),
                "--model KEY and --optimizer KEY say which part is what"};
 }
@@ -127,13 +123,13 @@ Result<> check_complete(const Format& from, const SourceNames& names, const Cata
     return Error{Code::unsupported,
                  compose("{} that could be weights, {} among them, are none of the {} that the "
                          "optimizers have: {}",
-                         counted(found.names.size(), "tensor"), printable(*found.names.begin(), 80),
-                         counted(params, "parameter"), some_of(missing)),
+                         plural(found.names.size(), "tensor"), printable(*found.names.begin(), 80),
+                         plural(params, "parameter"), some_of(missing)),
                  "--model KEY and --optimizer KEY say which part is what"};
   return Error{Code::unsupported,
                compose("the weights are not complete: there are none of {} of the {} that the "
                        "optimizers have: {}",
-                       missing.size(), counted(params, "parameter"), some_of(missing)),
+                       missing.size(), plural(params, "parameter"), some_of(missing)),
                std::string(kWhatToDo)};
 }
 
@@ -145,14 +141,14 @@ std::vector<std::string> reservations(const SourceNames& names, const Catalog& s
     lines.push_back(
         compose("leaves out {} of the model's state dict, which a strict "
                 "load_state_dict asks for: {}",
-                counted(values.size(), "value"), some_of({values.begin(), values.end()})));
+                plural(values.size(), "value"), some_of({values.begin(), values.end()})));
   std::vector<std::string> unread;
   for (const UnreadEntry& entry : source.unread)
     if (entry.state == "master" || (entry.state == "tensor" && !found.keys_are_names))
       unread.push_back(entry.name);
   if (!unread.empty())
     lines.push_back(compose("leaves out {} in a form that is not read: {}",
-                            counted(unread.size(), "tensor"), some_of(unread)));
+                            plural(unread.size(), "tensor"), some_of(unread)));
   const bool training = std::ranges::any_of(names.groups(), [](const GroupEntry& group) {
     const Value* mode = setting_of(group, "train_mode");
     return mode != nullptr && is_true(*mode);

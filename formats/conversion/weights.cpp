@@ -9,6 +9,7 @@
 #include "ebb/formats/conversion/source_names.h"
 #include "ebb/formats/core/compose.h"
 #include "ebb/formats/core/json_text.h"
+#include "ebb/formats/core/number_text.h"
 
 namespace ebb::formats {
 namespace {
@@ -55,10 +56,6 @@ Copies copies_in(const SourceNames& names, const Catalog& source) {
 // Nothing that is known to be a model's. REQUIRES: there are any.
 bool are_unnamed(const Copies& copies) {
   return copies.begin()->second.front().exactness == Exactness::unnamed;
-}
-
-std::string tensors_text(std::size_t count) {
-  return compose("{} tensor{}", count, count == 1 ? "" : "s");
 }
 
 void add(Weights& weights, const Catalog& source, std::string name, std::uint32_t tensor) {
@@ -121,7 +118,7 @@ std::string left_unnamed(const SourceNames& names, const Catalog& source, const 
       unnamed.push_back(names.name(i));
   if (unnamed.empty()) return {};
   return compose("leaves out {} under keys that are no parameter's: {}",
-                 tensors_text(unnamed.size()), some_of(unnamed));
+                 plural(unnamed.size(), "tensor"), some_of(unnamed));
 }
 
 // Takes the best copy of each that is wanted; says which are not.

@@ -9,6 +9,7 @@
 
 #include "ebb/formats/catalog/key_path.h"
 #include "ebb/formats/conversion/source_names.h"
+#include "ebb/formats/core/number_text.h"
 
 namespace ebb::formats {
 
@@ -55,10 +56,6 @@ class Optimizers {
  private:
   std::set<Path> places_;
 };
-
-std::string counted(std::size_t count, std::string_view what) {
-  return compose("{} {}{}", count, what, count == 1 ? "" : "s");
-}
 
 // The places of tensors and values.
 std::vector<const Path*> places_in(const Catalog& catalog) {
@@ -111,7 +108,7 @@ std::string leave_optimizer(const Catalog& source, Catalog& content) {
   }
   std::string left;
   for (const auto& [count, what] : {std::pair(groups, "parameter group"), {values, "value"}})
-    if (count > 0) left += (left.empty() ? "" : ", ") + counted(count, what);
+    if (count > 0) left += (left.empty() ? "" : ", ") + plural(count, what);
   return left.empty() ? "" : "leaves out what only an optimizer reads: " + left;
 }
 

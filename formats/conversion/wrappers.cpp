@@ -7,6 +7,7 @@
 
 #include "ebb/formats/conversion/edits.h"
 #include "ebb/formats/core/json_text.h"
+#include "ebb/formats/core/number_text.h"
 
 namespace ebb::formats {
 namespace {
@@ -113,9 +114,8 @@ Names keep_collisions(const States& states, Renamed& renamed) {
 
 std::string line_of(const Renamed& renamed) {
   const auto& [old, fresh] = *renamed.begin();
-  return compose("takes wrappers out of {} name{}, as in {}, now {}: --keep-names keeps them",
-                 renamed.size(), renamed.size() == 1 ? "" : "s", printable(old, 120),
-                 printable(fresh, 120));
+  return compose("takes wrappers out of {}, as in {}, now {}: --keep-names keeps them",
+                 plural(renamed.size(), "name"), printable(old, 120), printable(fresh, 120));
 }
 
 }  // namespace
@@ -141,9 +141,8 @@ std::vector<std::string> unwrap_names(Wrappers which, const ParamNames& names, C
     rename_to(renamed, content);
   }
   if (!kept.empty())
-    lines.push_back(compose("keeps wrappers in {} name{} that would be another's without: {}",
-                            kept.size(), kept.size() == 1 ? "" : "s",
-                            printable(*kept.begin(), 120)));
+    lines.push_back(compose("keeps wrappers in {} that would be another's without: {}",
+                            plural(kept.size(), "name"), printable(*kept.begin(), 120)));
   return lines;
 }
 

@@ -25,4 +25,9 @@ inline std::string zero_padded(std::uint64_t number, std::size_t digits) {
   return std::string(digits - std::min(digits, text.size()), '0') + text;
 }
 
+// "1 file", "3 files".
+inline std::string plural(std::uint64_t count, std::string_view one) {
+  return std::to_string(count).append(" ").append(one).append(count == 1 ? "" : "s");
+}
+
 }  // namespace ebb::formats
