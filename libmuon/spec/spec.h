@@ -129,12 +129,12 @@ struct AdamSpec {  // torch.optim.AdamW's formula
 constexpr std::size_t kMaxIterations = 32;
 constexpr std::size_t kMaxParts = 4096;  // of a split
 
-// What U and O may travel as without losing a bit: U as what Newton-Schulz first rounds it to, O as
-// what it answers.
 // What O is rounded to behind `precision`, before it travels.
 constexpr Precision handed_back(const MuonSpec& spec) {
   return spec.scale_rounding == ScaleRounding::handed ? Precision::fp32 : spec.handed;
 }
+// What U and O may travel as without losing a bit: U as what Newton-Schulz first rounds it to, O as
+// what it answers.
 DType update_dtype(const MuonSpec& spec);
 DType result_dtype(const MuonSpec& spec);
 
