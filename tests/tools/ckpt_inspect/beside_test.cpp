@@ -4,7 +4,6 @@
 
 #include <chrono>
 #include <filesystem>
-#include <fstream>
 
 #include "tests/tools/ckpt_inspect/inspect.h"
 
@@ -14,15 +13,12 @@ namespace {
 namespace fs = std::filesystem;
 using inspect_test::bytes_of;
 using inspect_test::inspect;
+using inspect_test::says;
+using inspect_test::write;
 using inspect_test::write_safetensors;
 using test_support::Outcome;
 using test_support::run_program;
 using test_support::ScratchDirectory;
-
-void write(const std::string& path, const std::string& text = "x") {
-  fs::create_directories(fs::path(path).parent_path());
-  std::ofstream(path, std::ios::binary) << text;
-}
 
 // A folder with one sound model.safetensors and files of these names that only their names tell.
 void lay_out(const std::string& folder, const std::vector<std::string>& beside) {
@@ -35,10 +31,6 @@ void lay_out(const std::string& folder, const std::vector<std::string>& beside) 
 void copy(const std::string& fixture, const std::string& to) {
   fs::create_directories(fs::path(to).parent_path());
   fs::copy(fs::path(EBB_FIXTURES) / fixture, to, fs::copy_options::recursive);
-}
-
-bool says(const std::string& text, const std::string& part) {
-  return text.find(part) != std::string::npos;
 }
 
 const std::vector<std::string> kTrainer = {"optimizer.pt",      "scheduler.pt", "rng_state.pth",

@@ -1,5 +1,6 @@
 #include "tests/tools/ckpt_inspect/inspect.h"
 
+#include <filesystem>
 #include <fstream>
 
 namespace ebb::inspect_test {
@@ -12,6 +13,11 @@ void write_safetensors(const std::string& path, const std::string& dtype, const 
   std::ofstream file(path, std::ios::binary);
   file.write(reinterpret_cast<const char*>(&length), sizeof length);
   file << header << bytes;
+}
+
+void write(const std::string& path, const std::string& text) {
+  std::filesystem::create_directories(std::filesystem::path(path).parent_path());
+  std::ofstream(path, std::ios::binary) << text;
 }
 
 }  // namespace ebb::inspect_test

@@ -1,4 +1,4 @@
-// Runs ckpt-inspect, and makes small safetensors files for it.
+// Runs ckpt-inspect, and makes small files for it.
 #pragma once
 
 #include <cstdint>
@@ -16,6 +16,13 @@ inline test_support::Outcome inspect(const std::vector<std::string>& arguments) 
 // Writes a file of one tensor whose elements are `bytes`.
 void write_safetensors(const std::string& path, const std::string& dtype, const std::string& shape,
                        const std::string& bytes, const std::string& name = "w");
+
+// Writes any file, and makes the folders that it lies in.
+void write(const std::string& path, const std::string& text = "x");
+
+inline bool says(const std::string& text, const std::string& part) {
+  return text.find(part) != std::string::npos;
+}
 
 // The little-endian bytes of numbers.
 template <typename Number>

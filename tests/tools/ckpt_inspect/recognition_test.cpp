@@ -3,7 +3,6 @@
 #include <gtest/gtest.h>
 
 #include <filesystem>
-#include <fstream>
 
 #include "tests/tools/ckpt_inspect/inspect.h"
 
@@ -13,14 +12,11 @@ namespace {
 namespace fs = std::filesystem;
 using inspect_test::bytes_of;
 using inspect_test::inspect;
+using inspect_test::says;
+using inspect_test::write;
 using inspect_test::write_safetensors;
 using test_support::Outcome;
 using test_support::ScratchDirectory;
-
-void write(const std::string& path, const std::string& text = "x") {
-  fs::create_directories(fs::path(path).parent_path());
-  std::ofstream(path, std::ios::binary) << text;
-}
 
 void copy(const std::string& fixture, const std::string& to) {
   fs::create_directories(fs::path(to).parent_path());
@@ -29,10 +25,6 @@ void copy(const std::string& fixture, const std::string& to) {
 
 // A sound torch.save file of a model and its optimizer.
 void save_torch(const std::string& to) { copy("torch/muon_adamw_state/data/ckpt.pt", to); }
-
-bool says(const std::string& text, const std::string& part) {
-  return text.find(part) != std::string::npos;
-}
 
 void expect_refused(const std::string& path, int exit, const std::string& part) {
   const Outcome run = inspect({path});
