@@ -9,7 +9,6 @@
 #include "ebb/libmuon/step/engine_impl.h"
 #include "ebb/libmuon/step/homes.h"
 #include "ebb/libmuon/step/settings.h"
-#include "ebb/libswap/store/found_stores.h"
 
 namespace ebb::libmuon {
 
@@ -390,8 +389,7 @@ Result<std::unique_ptr<Engine>> Engine::open(const EngineConfig& config, Communi
     ranks.abort();  // nobody may wait for this rank in a collective it never reaches
     return std::move(attached).error();
   }
-  for (const std::string& other : libswap::misnamed_in(io, directory.path()))
-    impl->origin += "; passed over: " + other;
+  impl->origin += directory.passed_over();
   return std::unique_ptr<Engine>(new Engine(std::move(impl)));
 }
 

@@ -6,7 +6,6 @@
 #include "ebb/formats/registry.h"
 #include "ebb/libswap/space/earlier_store.h"
 #include "ebb/libswap/space/swap_space_impl.h"
-#include "ebb/libswap/store/found_stores.h"
 
 namespace ebb::libswap {
 namespace {
@@ -79,8 +78,7 @@ Result<> SwapSpace::open(const InitialContent& initial) {
     self.close();
     return attached;
   }
-  for (const std::string& other : misnamed_in(self.io, self.directory.path()))
-    self.origin += "; passed over: " + other;
+  self.origin += self.directory.passed_over();
   self.leases.resize(self.buffers.all().size());
   self.open = true;
   return {};

@@ -83,6 +83,28 @@ Result<> look(IoQueue& io, const fs::path& directory, const std::optional<Uuid>&
   return {};
 }
 
+// Stores that have lost their names, so that nobody resumes from them: in words. What cannot be
+// looked at is none.
+std::vector<std::string> misnamed_in(IoQueue& io, const fs::path& directory) {
+  std::vector<std::string> found;
+  const auto names = io.backend().list(directory);
+  if (!names) return found;
+  for (const std::string& name : *names) {
+    if (formats::native::store_in_directory_name(name) ||
+        formats::native::store_in_removed_name(name))
+      continue;
+    const auto folder = io.backend().is_directory(directory / name);
+    if (!folder || !*folder) continue;
+    StoreTree tree(io, directory / name);
+    if (!tree.fill() || tree.entries().empty()) continue;
+    const auto survey = formats::native::survey_store(tree, "");
+    if (!survey || !survey->complete() || survey->committed() == 0) continue;
+    found.push_back(compose("{} is the store that was called {}", (directory / name).string(),
+                            formats::native::store_directory(survey->superblock().store)));
+  }
+  return found;
+}
+
 Result<FoundStores> look(IoQueue& io, const Search& search, Part part) {
   FoundStores found;
   if (part == Part::looks) EBB_TRY(look(io, search.directory, search.only, found));
@@ -256,27 +278,6 @@ Result<FoundStores> find_stores(IoQueue& io, const Search& search, Part part, Ra
     if (ranks.world() > 1) name_missing(survey);
     found.names.push_back(name);
     found.surveys.push_back(std::move(survey));
-  }
-  return found;
-}
-
-// What cannot be looked at is none.
-std::vector<std::string> misnamed_in(IoQueue& io, const fs::path& directory) {
-  std::vector<std::string> found;
-  const auto names = io.backend().list(directory);
-  if (!names) return found;
-  for (const std::string& name : *names) {
-    if (formats::native::store_in_directory_name(name) ||
-        formats::native::store_in_removed_name(name))
-      continue;
-    const auto folder = io.backend().is_directory(directory / name);
-    if (!folder || !*folder) continue;
-    StoreTree tree(io, directory / name);
-    if (!tree.fill() || tree.entries().empty()) continue;
-    const auto survey = formats::native::survey_store(tree, "");
-    if (!survey || !survey->complete() || survey->committed() == 0) continue;
-    found.push_back(compose("{} is the store that was called {}", (directory / name).string(),
-                            formats::native::store_directory(survey->superblock().store)));
   }
   return found;
 }

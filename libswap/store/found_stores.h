@@ -17,7 +17,9 @@ using formats::native::Uuid;
 struct FoundStores {
   std::vector<Uuid> names;                       // by their folders
   std::vector<formats::native::Survey> surveys;  // of all their ranks' folders
-  std::vector<std::string> misnamed;             // in those directories
+  // Stores in the ranks' directories that have lost their names, so that nobody resumes from them:
+  // in words.
+  std::vector<std::string> misnamed;
 };
 
 // Whether this rank looks for all that share its directory; at its sources everybody looks.
@@ -31,9 +33,6 @@ struct Search {
 };
 // Collective. An error on one rank is an error on all.
 Result<FoundStores> find_stores(IoQueue& io, const Search& search, Part part, Ranks& ranks);
-
-// Stores in a directory that have lost their names, so that nobody resumes from them: in words.
-std::vector<std::string> misnamed_in(IoQueue& io, const fs::path& directory);
 
 // Code::usage for a store's own folder, or a rank's in it, in place of the directory it lies in.
 Result<> check_no_store(IoBackend& backend, const fs::path& directory);

@@ -178,6 +178,7 @@ struct SwapDirectory::Impl {
   const std::vector<fs::path> sources;
   Rank leader{};  // the first of the ranks that share this directory: acts in it for all of them
   std::optional<FileId> lock_file;
+  std::string passed_over;  // constant once it is open
   mutable Mutex mutex;
   std::optional<Entry> current EBB_GUARDED_BY(mutex);
   std::optional<Uuid> fresh EBB_GUARDED_BY(mutex);
@@ -243,6 +244,7 @@ Result<> SwapDirectory::Impl::find_current(Ranks& ranks) {
                  find_stores(io, {path, sources, std::nullopt}, part_of(ranks), ranks));
   const auto chosen = choose(found);
   if (!chosen) return with_what_is_lost(found, chosen.error(), ranks);
+  for (const std::string& other : found.misnamed) passed_over += "; passed over: " + other;
   const Choice& choice = *chosen;
   const Result<> removed = leads(ranks) ? remove(choice.remove) : Result<>();
   EBB_TRY(agree_all(ranks, removed, "removing what is left of old stores"));
@@ -309,6 +311,8 @@ Result<SwapDirectory::Impl::Disk> SwapDirectory::Impl::ask_disk(const Ranks& ran
 }
 
 const fs::path& SwapDirectory::path() const { return impl_->path; }
+
+std::string SwapDirectory::passed_over() const { return impl_->passed_over; }
 
 std::optional<SwapDirectory::Entry> SwapDirectory::current() const {
   const MutexLock lock(impl_->mutex);

@@ -42,6 +42,9 @@ class SwapDirectory {
   // every rank, in its own directory. Several such stores are Code::state at open(), naming them; a
   // rank's folder that is in no rank's directory is Code::incomplete, naming it.
   std::optional<Entry> current() const;
+  // Stores that lay in the ranks' directories at open() under other names than theirs, so that
+  // nobody resumes from them: "; passed over: " and where, for each; "" where there are none.
+  std::string passed_over() const;
   // Where this rank may reach a part of that store: in its directory and in its sources.
   std::vector<fs::path> folders_of(const Uuid& store) const;
 
