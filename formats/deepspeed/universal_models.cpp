@@ -3,14 +3,13 @@
 #include <algorithm>
 
 #include "ebb/formats/core/json_text.h"
+#include "ebb/formats/core/number_text.h"
 
 namespace ebb::formats::deepspeed {
 namespace {
 
 // "mp_rank_01".
-std::string called(std::size_t model_rank) {
-  return compose("mp_rank_{}{}", model_rank < 10 ? "0" : "", model_rank);
-}
+std::string called(std::size_t model_rank) { return "mp_rank_" + zero_padded(model_rank, 2); }
 
 Error no_model_of(const SourceTree& tree, std::string_view folder, std::size_t model_rank,
                   std::size_t ranks) {

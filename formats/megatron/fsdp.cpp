@@ -120,7 +120,8 @@ class FsdpEmitter {
         continue;
       }
       Key key = key_of(tensor);
-      if (is_state(tensor) && identity_of(key.text) != std::pair(tensor.name, tensor.state)) {
+      if (!is_weight(tensor.state) &&
+          identity_of(key.text) != std::pair(tensor.name, tensor.state)) {
         items_.omit(i, label_of(tensor), kOtherState);
         continue;
       }
@@ -161,11 +162,6 @@ class FsdpEmitter {
     if (tensor.state == "param" && !as_wide) return master->second;
     if (tensor.state == "master" && as_wide) return param->second;
     return std::nullopt;
-  }
-
-  static bool is_state(const TensorEntry& tensor) {
-    return tensor.state != "param" && tensor.state != "buffer" && tensor.state != "master" &&
-           tensor.state != "tensor";
   }
 
   static Key key_at(const std::vector<std::string>& words) {
