@@ -50,10 +50,6 @@ Error refused(const std::string& where, std::string_view name) {
               where, json_string(name))};
 }
 
-}  // namespace
-
-namespace {
-
 // Where torch takes a class, imports it and makes a tensor of it, whatever it is called: the second
 // argument of _rebuild_from_type_v2, the first of _rebuild_wrapper_subclass. In that order.
 using Places = std::set<std::pair<PickleId, std::size_t>>;  // tuple, item
