@@ -46,8 +46,8 @@ constexpr std::string_view kWhatToDo =
     "--to FORMAT without --weights takes everything that is there";
 
 // An optimizer that numbers its parameters has no more of them than the model has.
-Result<> check_numbers(const Catalog& source, const FoundWeights& found) {
-  const std::set<std::string_view> numbers = mere_numbers(source);
+Result<> check_numbers(const Catalog& source, const std::set<std::string_view>& numbers,
+                       const FoundWeights& found) {
   if (numbers.empty()) return {};
   if (numbers.size() > found.names.size())
     return Error{Code::unsupported,
@@ -104,15 +104,15 @@ Names optimizer_names(const SourceNames& names, const Catalog& catalog) {
   return out;
 }
 
-Result<> check_complete(const Format& from, const SourceNames& names, const Catalog& source,
+Result<> check_complete(const Format& from, const Names& of_optimizers, const Catalog& source,
                         const FoundWeights& found, const Wanted& wanted) {
-  EBB_TRY(check_numbers(source, found));
   const std::set<std::string_view> numbers = mere_numbers(source);
+  EBB_TRY(check_numbers(source, numbers, found));
   const Names bound = bound_names(from, source);
   const Names bare = bare_names(found.names);
   std::vector<std::string> missing;
   std::size_t params = 0;
-  for (const std::string& name : optimizer_names(names, source)) {
+  for (const std::string& name : of_optimizers) {
     if (numbers.contains(name) || bound.contains(name)) continue;
     ++params;
     const bool there = found.names.contains(name) || bare.contains(bare_name(name));

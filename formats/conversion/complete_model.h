@@ -22,10 +22,9 @@ struct FoundWeights {
 };
 
 // Of the parameters that the selection `wanted` (null: everything) leaves, each that an optimizer
-// of the source has must be among the found. Code::unsupported names
-// those that are not.
-Result<> check_complete(const Format& from, const SourceNames& names, const Catalog& source,
-                        const FoundWeights& found,
+// of the source has must be among the found. Code::unsupported names those that are not.
+Result<> check_complete(const Format& from, const std::set<std::string>& of_optimizers,
+                        const Catalog& source, const FoundWeights& found,
                         const std::function<bool(const TensorEntry&)>& wanted);
 
 // What of the model stays behind all the same, or is not what it seems; one line each.

@@ -158,12 +158,12 @@ Result<Weights> weights_of(const Format& from, const Catalog& source, const Want
                  "ckpt-inspect CKPT --tensors lists names and keys"};
   restore_ties(source, copies, weights);
   const FoundWeights found = found_in(source, copies, weights);
-  EBB_TRY(check_complete(from, names, source, found, wanted));
+  weights.names = {found.names, optimizer_names(names, source)};
+  EBB_TRY(check_complete(from, weights.names.of_optimizers, source, found, wanted));
   weights.changes.push_back(left_unnamed(names, source, copies));
   for (std::string& line : reservations(names, source, found))
     weights.changes.push_back(std::move(line));
   std::erase(weights.changes, "");
-  weights.names = {found.names, optimizer_names(names, source)};
   return weights;
 }
 
