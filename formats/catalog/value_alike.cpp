@@ -10,6 +10,20 @@
 namespace ebb::formats {
 namespace {
 
+// As Python prints it.
+std::string python_text(const Value& value) {
+  if (value.kind == Value::Kind::none) return "None";
+  if (value.kind == Value::Kind::boolean) return value.integer != 0 ? "True" : "False";
+  if (value.kind != Value::Kind::tuple)
+    return value.kind == Value::Kind::string ? "'" + value.text + "'" : to_json(value);
+  std::string out = "(";
+  for (const Value& item : value.items) {
+    if (out.size() > 1) out += ", ";
+    out += python_text(item);
+  }
+  return out + (value.items.size() == 1 ? ",)" : ")");
+}
+
 class Comparing {
  public:
   explicit Comparing(std::size_t most) : most_(most) {}
@@ -80,7 +94,7 @@ bool is_sequence(const Value& value) {
 }
 
 std::string key_text(const Value& key) {
-  return key.kind == Value::Kind::string ? key.text : to_json(key);
+  return key.kind == Value::Kind::string ? key.text : python_text(key);
 }
 
 std::vector<ValueDifference> differences(const Value& left, const Value& right, std::size_t most) {

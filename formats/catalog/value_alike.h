@@ -29,6 +29,7 @@ const GroupEntry* group_sharing(const std::vector<GroupEntry>& groups, const Gro
 
 std::optional<double> number_in(const Value& value);  // an integer or a real
 bool is_sequence(const Value& value);                 // a list or a tuple
-std::string key_text(const Value& key);               // of a dict, as paths have it
+// Of a dict, as paths have it: text as it is, anything else as Python prints it.
+std::string key_text(const Value& key);
 
 }  // namespace ebb::formats

@@ -7,6 +7,7 @@
 #include "ebb/formats/catalog/key_path.h"
 #include "ebb/formats/catalog/known_files.h"
 #include "ebb/formats/catalog/part_of_save.h"
+#include "ebb/formats/catalog/value_alike.h"
 #include "ebb/formats/core/json_text.h"
 #include "ebb/formats/core/name_table.h"
 #include "ebb/formats/json/weight_index.h"
@@ -148,20 +149,6 @@ bool is_container(const PickleGraph& graph, PickleId id) {
          graph.is(id, PickleKind::tuple);
 }
 
-// As Python prints it.
-std::string python_text(const Value& value) {
-  if (value.kind == Value::Kind::none) return "None";
-  if (value.kind == Value::Kind::boolean) return value.integer != 0 ? "True" : "False";
-  if (value.kind != Value::Kind::tuple)
-    return value.kind == Value::Kind::string ? "'" + value.text + "'" : to_json(value);
-  std::string out = "(";
-  for (const Value& item : value.items) {
-    if (out.size() > 1) out += ", ";
-    out += python_text(item);
-  }
-  return out + (value.items.size() == 1 ? ",)" : ")");
-}
-
 // Keys of one dict; false: it was there.
 class SeenItems {
  public:
@@ -278,9 +265,9 @@ class Describer {
     if (graph_->is(key, PickleKind::integer)) return PathItem(graph_->integer(key));
     auto value = value_of(*graph_, key, nullptr);
     if (!value) return std::move(value).error().about(json_string(joined(path_)));
-    if (first_odd_key_.empty()) first_odd_key_ = python_text(*value);
+    if (first_odd_key_.empty()) first_odd_key_ = key_text(*value);
     ++odd_key_count_;
-    return PathItem(python_text(*value));
+    return PathItem(key_text(*value));
   }
 
   Result<> walk_sequence(PickleId id) {

@@ -4,6 +4,7 @@
 
 #include <filesystem>
 
+#include "ebb/formats/conversion/content_check.h"
 #include "ebb/formats/dcp/dcp.h"
 #include "ebb/formats/torch_save/torch_save.h"
 #include "tests/libswap/transfer/memory_checkpoint.h"
@@ -71,6 +72,34 @@ INSTANTIATE_TEST_SUITE_P(Cases, TorchEmit,
                          testing::Values("deflated", "dtypes_views", "file_object_ordered_dict",
                                          "legacy_stream", "memo_past_256", "muon_adamw_state",
                                          "pickle_protocol4"));
+
+// Dicts read from elsewhere may have keys that are neither text nor numbers; in a torch.save file
+// they are found under Python's words for them.
+TEST(TorchEmitValues, KeysOfEveryKindAreFoundAgain) {
+  const auto key_of_kind = [](Value::Kind kind) {
+    Value key;
+    key.kind = kind;
+    key.items = {Value::of_string("bf16"), Value::of_int(2)};
+    key.integer = 1;
+    key.real = 0.5;
+    return key;
+  };
+  for (const auto kind : {Value::Kind::none, Value::Kind::boolean, Value::Kind::integer,
+                          Value::Kind::real, Value::Kind::dtype, Value::Kind::tuple}) {
+    Value dict = Value::of_dict();
+    dict.entries.emplace_back(key_of_kind(kind), Value::of_list({Value::of_int(7)}));
+    Catalog catalog;
+    catalog.format = "made";
+    catalog.values.push_back({"sizes", {}, Value::of_list({dict, dict})});
+    MemoryCheckpoint content;
+    content.catalog() = catalog;
+    const auto again = written(content);
+    ASSERT_NE(again, nullptr);
+    EXPECT_EQ(formats::lost_content(catalog, EmitPlan{}, again->catalog()),
+              std::vector<std::string>{})
+        << to_json(dict);
+  }
+}
 
 Catalog of_values(std::vector<std::vector<PathItem>> paths) {
   Catalog catalog;
