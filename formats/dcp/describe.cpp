@@ -94,13 +94,13 @@ class Describer {
     for (const TensorEntry& tensor : catalog().tensors)
       if (auto covered = prove_coverage(tensor, catalog()); !covered)
         return std::move(covered).error().within(at_root(kIndexName));
+    unread_ = find_unread();
     for (StoredValue& value : index_.values) EBB_TRY(add_value(std::move(value)));
-    const std::vector<UnreadAt> unread = find_unread();
     if (names == Names::of_parameters) {
       EBB_TRY(name_contents(catalog(), {}, values_in_tensors(*checkpoint_)));
       note_last_of_torchtitan(tree_->root(), catalog());
     }
-    leave_unread(catalog(), unread);
+    leave_unread(catalog(), unread_);
     catalog().partition = partition();
     catalog().notes.insert(catalog().notes.end(), index_.notes.begin(), index_.notes.end());
     return Opened{std::move(checkpoint_), std::move(index_.flat_boxes_of)};
@@ -335,12 +335,18 @@ class Describer {
       return refuse(Code::corrupt, at_root(index_.files[item.file]), item.offset,
                     "value " + json_string(stored.key) +
                         " shares its bytes with others: together they are longer than all files");
-    auto value = checkpoint_->payloads_.value(
+    auto part = checkpoint_->payloads_.value(
         {index_.files[item.file], item.offset, item.length, item.zstd}, purse_);
-    if (!value) return std::move(value).error().about("value " + json_string(stored.key));
-    ValueEntry entry{std::move(stored.key), std::move(stored.path), std::move(*value)};
-    if (entry.path.empty()) entry.path = {entry.key};
-    catalog().values.push_back(std::move(entry));
+    if (!part) return std::move(part).error().about("value " + json_string(stored.key));
+    if (stored.path.empty()) stored.path = {stored.key};
+    for (UnreadInside& inside : part->unread) {
+      UnreadEntry entry = entry_of(inside, stored.path);
+      add_unread({.key = entry.key, .path = entry.path, .name = entry.name, .state = entry.state},
+                 std::move(inside.form), catalog(), unread_);
+    }
+    if (part->value)
+      catalog().values.push_back(
+          {std::move(stored.key), std::move(stored.path), std::move(*part->value)});
     return {};
   }
 
@@ -367,6 +373,7 @@ class Describer {
   RawItems raw_items_;
   std::unique_ptr<DirectoryCheckpoint> checkpoint_;
   Index index_;
+  std::vector<UnreadAt> unread_;
   std::vector<std::uint32_t> file_numbers_;  // of Index::files, in Catalog::files
   std::uint64_t payload_bytes_ = 0;          // of all payload files
   std::uint64_t value_bytes_ = 0;            // of the items of values so far

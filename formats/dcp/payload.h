@@ -48,7 +48,7 @@ class Payloads {
   std::optional<UnreadForm> unread(const PayloadPlace& place) const;
 
   // Pays for what it unfolds to beyond its length out of `purse`, which all values share.
-  Result<Value> value(const PayloadPlace& place, std::uint64_t& purse) const;
+  Result<ReadablePart> value(const PayloadPlace& place, std::uint64_t& purse) const;
 
  private:
   struct Opened {  // an item that is one tensor

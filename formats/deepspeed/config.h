@@ -35,9 +35,17 @@ inline constexpr std::string_view kEngineKeys[] = {
     "global_samples", "skipped_steps", "lr_scheduler", "data_sampler", "random_ltd", "ds_config",
     // How tensor-parallel shards make whole tensors: affine_map, patterns of names.
     "universal_checkpoint_info"};
+// Structure that is not read.
+inline constexpr std::string_view kLeftOut[] = {"sparse_tensor_module_names", "ds_autoep_layers",
+                                                "num_experts"};
 template <std::size_t N>
 bool one_of(const std::string_view (&names)[N], std::string_view name) {
   return std::find(std::begin(names), std::end(names), name) != std::end(names);
+}
+
+// No client's: what describes tensors, files or ranks is made anew by whoever writes a model file.
+inline bool is_a_files_own(std::string_view key) {
+  return one_of(kStructureKeys, key) || one_of(kLeftOut, key);
 }
 
 // config[section][key]; nullptr when either is missing.

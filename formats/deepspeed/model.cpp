@@ -5,16 +5,13 @@
 #include "ebb/formats/core/json_text.h"
 #include "ebb/formats/core/units.h"
 #include "ebb/formats/deepspeed/config.h"
+#include "ebb/formats/torch/unread.h"
 
 namespace ebb::formats::deepspeed {
 namespace {
 
 constexpr std::size_t kMaxGroups = 4096;
 constexpr std::uint64_t kMaxElems = std::uint64_t{1} << 56;  // of one group
-
-// Structure that is not read.
-constexpr std::string_view kLeftOut[] = {"sparse_tensor_module_names", "ds_autoep_layers",
-                                         "num_experts"};
 
 // `seen` holds the names of all groups: a parameter is in one of them.
 Result<Group> named_shapes(const PickleGraph& graph, PickleId dict, std::string_view where,
@@ -137,6 +134,16 @@ void ModelReader::read_tied(const PickleGraph& graph) {
   }
 }
 
+bool ModelReader::leave_unread(const PickleGraph& graph, PickleId tensor, const std::string& name,
+                               const std::string& state) {
+  const auto form = unread_form(graph, tensor);
+  if (!form) return false;
+  unread_.insert(name);
+  checkpoint_.building().unread.push_back(
+      {"module." + name, {}, name, state, form->what, form->hint});
+  return true;
+}
+
 // Stage 3 cuts frozen parameters over the ranks like the others; stages 1 and 2 keep them in
 // module.
 Result<> ModelReader::read_frozen(const File& file, Rank rank) {
@@ -159,6 +166,9 @@ Result<> ModelReader::read_frozen(const File& file, Rank rank) {
     if (part == fragments.end())
       return corrupt(file.where,
                      "frozen parameter " + json_string(param.name) + " has no fragment");
+    const bool unread = rank == Rank{0} ? leave_unread(graph, part->second, param.name, "param")
+                                        : unread_.contains(param.name);
+    if (unread) continue;
     EBB_TRY_ASSIGN(const TorchTensor tensor, torch_tensor(graph, part->second));
     EBB_TRY_ASSIGN(const Flat flat, checkpoint_.add_flat(file.archive, file.file, tensor));
     const Group group = {param};
@@ -186,10 +196,13 @@ Result<> ModelReader::read_module(const File& file) {
     const std::string name(graph.text(entries[i]));
     const bool buffer = buffers.contains(name);
     const bool placeholder = stage_ == 3 && !buffer;
-    if (placeholder || facts_.tied.contains(name)) continue;
+    const std::string state = buffer ? "buffer" : "param";
+    if (placeholder || facts_.tied.contains(name) ||
+        leave_unread(graph, entries[i + 1], name, state))
+      continue;
     EBB_TRY_ASSIGN(const TorchTensor tensor, torch_tensor(graph, entries[i + 1]));
     EBB_TRY_ASSIGN(const Flat flat, checkpoint_.add_flat(file.archive, file.file, tensor));
-    EBB_TRY(partitions_.add_module(name, buffer ? "buffer" : "param", flat, file.where));
+    EBB_TRY(partitions_.add_module(name, state, flat, file.where));
   }
   return {};
 }
@@ -209,10 +222,12 @@ Result<> ModelReader::read_facts(const File& file) {
   for (std::size_t i = 0; i + 1 < entries.size(); i += 2) {
     if (!graph.is(entries[i], PickleKind::string)) continue;
     const std::string key(graph.text(entries[i]));
-    if (one_of(kStructureKeys, key) || one_of(kLeftOut, key)) continue;
-    EBB_TRY_ASSIGN(Value value, value_of(graph, entries[i + 1], &file.archive));
+    if (is_a_files_own(key)) continue;
+    EBB_TRY_ASSIGN(ReadablePart part, readable_part_of(graph, entries[i + 1], file.archive));
+    for (UnreadInside& inside : part.unread)
+      checkpoint_.building().unread.push_back(entry_of(std::move(inside), {key}));
     auto& kind = one_of(kEngineKeys, key) ? facts_.engine : facts_.client;
-    kind.push_back({key, {key}, std::move(value)});
+    if (part.value) kind.push_back({key, {key}, std::move(*part.value)});
   }
   return {};
 }

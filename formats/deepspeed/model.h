@@ -70,12 +70,16 @@ class ModelReader {
   Result<> read_module(const File& file);
   Result<> check_same_save(const File& file);
   void read_tied(const PickleGraph& graph);
+  // Where the tensor is not read: names it, and is true.
+  bool leave_unread(const PickleGraph& graph, PickleId tensor, const std::string& name,
+                    const std::string& state);
 
   ZeroCheckpoint& checkpoint_;
   Partitions& partitions_;
   std::int64_t stage_;
   std::uint32_t world_;
   ModelFacts facts_;
+  std::set<std::string, std::less<>> unread_;  // names of tensors
 };
 
 }  // namespace ebb::formats::deepspeed

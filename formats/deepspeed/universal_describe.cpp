@@ -9,6 +9,7 @@
 #include "ebb/formats/deepspeed/optimizer.h"
 #include "ebb/formats/deepspeed/universal_models.h"
 #include "ebb/formats/deepspeed/values.h"
+#include "ebb/formats/torch/unread.h"
 
 namespace ebb::formats {
 namespace deepspeed {
@@ -218,12 +219,17 @@ class UniversalDescriber {
     if (graph.is(tensor, PickleKind::dict)) tensor = graph.find(tensor, "param");
     if (tensor == kNoPickle || !is_torch_tensor(graph, tensor))
       return corrupt(file.where, "no tensor 'param'");
+    states_[group][name].insert(state);
+    const std::string called(state == kMasters ? "master" : state);
+    if (const auto form = unread_form(graph, tensor)) {
+      catalog().unread.push_back(
+          {compose("{}.{}", name, state), {}, name, called, form->what, form->hint});
+      return {};
+    }
     EBB_TRY_ASSIGN(const TorchTensor what, torch_tensor(graph, tensor));
     EBB_TRY_ASSIGN(const Flat flat, checkpoint_->add_flat(file.archive, file.file, what));
-    states_[group][name].insert(state);
     const bool own = shape == nullptr || (merged && what.shape.size() == shape->size());
-    return partitions_.add_whole(name, state == kMasters ? "master" : state,
-                                 own ? what.shape : *shape, flat, file.where);
+    return partitions_.add_whole(name, called, own ? what.shape : *shape, flat, file.where);
   }
 
   // What tensor- or expert-parallel ranks have parts of is larger than param_shapes says, which is

@@ -13,6 +13,7 @@
 #include "ebb/formats/megatron/names.h"
 #include "ebb/formats/pickle/known_globals.h"
 #include "ebb/formats/torch/archive.h"
+#include "ebb/formats/torch/unread.h"
 
 namespace ebb::formats::megatron {
 namespace {
@@ -163,9 +164,12 @@ class TorchDistReader {
                                         source->name(), source->size(), kMaxCommon)};
     EBB_TRY_ASSIGN(const TorchArchive archive, TorchArchive::open(source, 0, source->size()));
     catalog().files.push_back({std::string(kCommon), source->size(), std::nullopt});
-    EBB_TRY_ASSIGN(Value common, value_of(archive.graph(), archive.graph().root(), &archive));
+    EBB_TRY_ASSIGN(ReadablePart common,
+                   readable_part_of(archive.graph(), archive.graph().root(), archive));
     unknown_.look_at(archive.graph(), std::string(kCommon));
-    return common;
+    for (UnreadInside& inside : common.unread)
+      catalog().unread.push_back(entry_of(std::move(inside), {"common"}));
+    return common.value.value_or(Value());
   }
 
   void say_what_it_is(const std::string& folder) {

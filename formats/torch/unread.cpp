@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <iterator>
 
+#include "ebb/formats/catalog/key_path.h"
 #include "ebb/formats/core/json_text.h"
 #include "ebb/formats/pickle/known_globals.h"
 #include "ebb/formats/torch/tensor.h"
@@ -141,6 +142,20 @@ std::optional<UnreadForm> unread_form(const PickleGraph& graph, PickleId id) {
 Error error_of(const UnreadForm& form, const std::string& where) {
   return Error{Code::unsupported,
                compose("{}: {}; this version does not read it", where, form.what), form.hint};
+}
+
+UnreadEntry entry_of(UnreadInside inside, std::vector<PathItem> above) {
+  above.insert(above.end(), inside.path.begin(), inside.path.end());
+  const std::string key = joined(above);
+  return {key, std::move(above), key, "tensor", inside.form.what, inside.form.hint};
+}
+
+void add_unread(TensorEntry entry, UnreadForm form, Catalog& catalog,
+                std::vector<UnreadAt>& unread) {
+  entry.dtype = form.dtype.value_or(DType::u8);
+  entry.shape = form.shape.value_or(Shape());
+  unread.push_back({catalog.tensors.size(), std::move(form)});
+  catalog.tensors.push_back(std::move(entry));
 }
 
 void leave_unread(Catalog& catalog, const std::vector<UnreadAt>& unread) {

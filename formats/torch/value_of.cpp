@@ -1,9 +1,11 @@
 #include <algorithm>
 
+#include "ebb/formats/catalog/value_alike.h"
 #include "ebb/formats/core/json_text.h"
 #include "ebb/formats/core/sha256.h"
 #include "ebb/formats/pickle/known_globals.h"
 #include "ebb/formats/torch/archive.h"
+#include "ebb/formats/torch/unread.h"
 
 namespace ebb::formats {
 namespace {
@@ -41,8 +43,19 @@ std::string decimal_of(std::string_view bytes) {
 
 class Converter {
  public:
-  Converter(const PickleGraph& graph, const TorchArchive* archive)
-      : graph_(graph), archive_(archive) {}
+  // `unread`: takes the tensors that are not read; nullptr: one of them is an error.
+  Converter(const PickleGraph& graph, const TorchArchive* archive,
+            std::vector<UnreadInside>* unread)
+      : graph_(graph), archive_(archive), unread_(unread) {}
+
+  // True where the node is left to the list of those that are not read.
+  bool leave(PickleId id) {
+    if (unread_ == nullptr || !is_torch_tensor(graph_, id)) return false;
+    auto form = unread_form(graph_, id);
+    if (!form) return false;
+    unread_->push_back({place_, std::move(*form)});
+    return true;
+  }
 
   Result<Value> convert(PickleId id) {
     if (++parts_ > kMaxParts)
@@ -112,8 +125,13 @@ class Converter {
     value.kind = kind;
     value.items.reserve(std::min<std::size_t>(graph_.items(id).size(), kMaxParts));
     for (const PickleId item : graph_.items(id)) {
-      EBB_TRY_ASSIGN(Value part, convert(item));
+      place_.emplace_back(static_cast<std::int64_t>(value.items.size()));
+      Value part;
+      if (!leave(item)) {
+        EBB_TRY_ASSIGN(part, convert(item));
+      }
       value.items.push_back(std::move(part));
+      place_.pop_back();
     }
     return value;
   }
@@ -126,14 +144,23 @@ class Converter {
     for (std::size_t i = 0; i + 1 < entries.size(); i += 2) {
       if (graph_.is(entries[i], PickleKind::string)) keys.push_back(graph_.text(entries[i]));
       EBB_TRY_ASSIGN(Value key, convert(entries[i]));
-      EBB_TRY_ASSIGN(Value item, convert(entries[i + 1]));
-      value.entries.emplace_back(std::move(key), std::move(item));
+      place_.push_back(item_of(key));
+      if (!leave(entries[i + 1])) {
+        EBB_TRY_ASSIGN(Value item, convert(entries[i + 1]));
+        value.entries.emplace_back(std::move(key), std::move(item));
+      }
+      place_.pop_back();
     }
     std::sort(keys.begin(), keys.end());
     const auto twice = std::adjacent_find(keys.begin(), keys.end());
     if (twice != keys.end())
       return bad(Code::corrupt, "a dict holds the key '" + printable(*twice) + "' twice");
     return value;
+  }
+
+  static PathItem item_of(const Value& key) {
+    if (key.kind == Value::Kind::integer) return key.integer;
+    return key_text(key);
   }
 
   Result<Value> name(std::string_view global) {
@@ -206,6 +233,8 @@ class Converter {
 
   const PickleGraph& graph_;
   const TorchArchive* archive_;
+  std::vector<UnreadInside>* unread_;
+  std::vector<PathItem> place_;  // from the value
   std::vector<PickleId> path_;
   std::uint64_t parts_ = 0;
 };
@@ -213,7 +242,16 @@ class Converter {
 }  // namespace
 
 Result<Value> value_of(const PickleGraph& graph, PickleId id, const TorchArchive* archive) {
-  return Converter(graph, archive).convert(id);
+  return Converter(graph, archive, nullptr).convert(id);
+}
+
+Result<ReadablePart> readable_part_of(const PickleGraph& graph, PickleId id,
+                                      const TorchArchive& archive) {
+  ReadablePart part;
+  Converter converter(graph, &archive, &part.unread);
+  if (converter.leave(id)) return part;
+  EBB_TRY_ASSIGN(part.value, converter.convert(id));
+  return part;
 }
 
 }  // namespace ebb::formats

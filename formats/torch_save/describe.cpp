@@ -315,13 +315,9 @@ class Describer {
     return {};
   }
 
-  // Among the others until those have their names: what it is called follows from all of them.
   Result<> add_unread(TensorEntry entry, UnreadForm form) {
     EBB_TRY(take_key(*entry.key));
-    entry.dtype = form.dtype.value_or(DType::u8);
-    entry.shape = form.shape.value_or(Shape());
-    unread_.push_back({catalog().tensors.size(), std::move(form)});
-    catalog().tensors.push_back(std::move(entry));
+    formats::add_unread(std::move(entry), std::move(form), catalog(), unread_);
     return {};
   }
 

@@ -97,6 +97,31 @@ TEST_F(Unread, StatesAreOnEveryScreenAndTheRestIsSound) {
   EXPECT_EQ(inspect({"--verify", "--state", "param"}).exit, 0);
 }
 
+TEST_F(Unread, StatesAreNamedWhereverTensorsAreListed) {
+  save(plain, k8Bit);
+  const std::string map = scratch_ / "map.html";
+  const std::string json = R"("unread": [{"key": "optimizer.state.a.exp_avg", "name": "a",)";
+  for (const std::vector<std::string>& mode :
+       std::vector<std::vector<std::string>>{{"--stats"}, {"--shards"}, {"--map", map}}) {
+    const Outcome run = inspect(mode);
+    EXPECT_EQ(run.exit, 0) << run.err;
+    EXPECT_TRUE(says(run.out, "not read  2 tensors (exp_avg 2): torchao's 8-bit state"))
+        << mode[0] << ": " << run.out;
+    std::vector<std::string> weights = mode;
+    weights.insert(weights.end(), {"--state", "param"});
+    EXPECT_FALSE(says(inspect(weights).out, "not read")) << mode[0];
+    std::vector<std::string> as_json = mode;
+    as_json.emplace_back("--json");
+    EXPECT_TRUE(says(inspect(as_json).out, json)) << mode[0] << ": " << inspect(as_json).out;
+  }
+  inspect({"--map", map});
+  std::ifstream file(map);
+  const std::string page{std::istreambuf_iterator<char>(file), {}};
+  EXPECT_TRUE(says(page, "2 tensors not read: torchao's 8-bit state")) << page.substr(0, 2000);
+  save(kDTensor, kDTensor);
+  for (const char* mode : {"--stats", "--shards"}) EXPECT_EQ(inspect({mode}).exit, 4) << mode;
+}
+
 // Transformer Engine's modules keep one beside their weights.
 TEST_F(Unread, AnExtraStateIsNoParameter) {
   PickleWriter pickle;

@@ -110,7 +110,9 @@ Result<Exit> show_shards(Console& console, const View& view) {
     json.key("shards").open_list();
     for (std::size_t i = 0; i < shown; ++i)
       shard_json(json, view, *shards[i].tensor, *shards[i].chunk);
-    json.close_list().close_object();
+    json.close_list();
+    write_unread(json, view);
+    json.close_object();
     console.print(json.take());
     return Exit::success;
   }
@@ -127,7 +129,7 @@ Result<Exit> show_shards(Console& console, const View& view) {
                rows_text(chunk->box, tensor->shape), view.catalog().files.at(chunk->file).name,
                std::to_string(chunk->offset), std::to_string(chunk->offset + chunk->length)});
   }
-  console.print(table.text() + more_line(shown, shards.size()));
+  console.print(table.text() + more_line(shown, shards.size()) + unread_text(view));
   return Exit::success;
 }
 

@@ -253,18 +253,23 @@ std::string legend(const View& view) {
   return out + "</p>\n";
 }
 
+std::string unread_paragraph(const View& view) {
+  const std::string line = unread_line(view);
+  return line.empty() ? "" : compose("<p><strong>{}</strong></p>\n", escaped(line));
+}
+
 std::string page(const View& view) {
   const Catalog& catalog = view.catalog();
   const Result<> coverage = prove_coverage(catalog);
   std::string out = compose(
       "{}{}</title>\n{}</head><body>\n<h1>{}</h1>\n<p>{} &middot; {}{} &middot; {} &middot; "
-      "{}</p>\n{}",
+      "{}</p>\n{}{}",
       kBeginning, escaped(view.path), kStyle, headline(view), escaped(view.path),
       escaped(catalog.format), (catalog.step ? compose(" &middot; step {}", *catalog.step) : ""),
       escaped(catalog.partition),
       (coverage ? std::string("every element is stored exactly once")
                 : "<strong>incomplete: " + escaped(coverage.error().message) + "</strong>"),
-      legend(view));
+      unread_paragraph(view), legend(view));
   std::vector<std::string_view> states;
   for (const TensorEntry* tensor : view.tensors)
     if (std::ranges::find(states, tensor->state) == states.end()) states.push_back(tensor->state);
@@ -285,10 +290,13 @@ Result<Exit> write_map(Console& console, const View& view, const std::string& fi
   if (view.output == Output::json) {
     JsonWriter json;
     open_document(json, "map");
-    json.put("file", file).put("bytes", html.size()).close_object();
+    json.put("file", file).put("bytes", html.size());
+    write_unread(json, view);
+    json.close_object();
     console.print(json.take());
   } else {
-    console.print(compose("shard map: {}, {}\n", printable(file), bytes_text(html.size())));
+    console.print(compose("shard map: {}, {}\n{}", printable(file), bytes_text(html.size()),
+                          unread_text(view)));
   }
   return Exit::success;
 }

@@ -87,7 +87,9 @@ Result<Exit> show_statistics(Console& console, const View& view) {
     else
       table.add(cells_of(tensor, found));
   }
-  json.close_list().put("with_nan_or_infinity", unsound).close_object();
+  json.close_list().put("with_nan_or_infinity", unsound);
+  write_unread(json, view);
+  json.close_object();
   if (view.output == Output::json) {
     console.print(json.take());
     return Exit::success;
@@ -95,7 +97,7 @@ Result<Exit> show_statistics(Console& console, const View& view) {
   std::string out = table.text() + left_out(shown, view.tensors.size());
   out += unsound == 0 ? "  no NaN, no infinity\n"
                       : "  " + console.bad(plural(unsound, "tensor")) + " with NaN or infinities\n";
-  console.print(out);
+  console.print(out + unread_text(view));
   return Exit::success;
 }
 

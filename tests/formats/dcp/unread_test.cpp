@@ -2,7 +2,11 @@
 // are none of the elements it speaks of.
 #include <gtest/gtest.h>
 
+#include <functional>
+#include <optional>
+
 #include "ebb/formats/dcp/dcp.h"
+#include "ebb/formats/torch/file_writer.h"
 #include "tests/support/archives.h"
 #include "tests/support/emit_in_memory.h"
 #include "tests/support/pickled_tensors.h"
@@ -26,6 +30,9 @@ class Zeros : public Checkpoint {
       tensor.chunks.push_back({formats::whole(tensor.shape), 0, 0, 0, Rank{0}});
     }
   }
+  void add(std::string key, Value value) {
+    catalog_.values.push_back({std::move(key), {}, std::move(value)});
+  }
   const Catalog& catalog() const override { return catalog_; }
   Result<> read_chunk(const TensorEntry&, const Chunk&, std::uint64_t,
                       std::span<std::byte> into) const override {
@@ -37,8 +44,9 @@ class Zeros : public Checkpoint {
   Catalog catalog_;
 };
 
-std::shared_ptr<MemoryTree> written() {
-  const Zeros content;
+std::shared_ptr<MemoryTree> written(std::optional<Value> value = std::nullopt) {
+  Zeros content;
+  if (value) content.add("v", *std::move(value));
   std::vector<Shape> shapes;
   for (const TensorEntry& tensor : content.catalog().tensors) shapes.push_back(tensor.shape);
   const auto layout = Layout::make({.policy = Policy::replicated}, shapes);
@@ -56,23 +64,33 @@ std::string spelled(std::uint64_t length) {
   return std::string("M") + static_cast<char>(length % 256) + static_cast<char>(length / 256);
 }
 
-// Puts `archive` where the item of a state lay, and its length into the index.
+// Puts `archive` where an item lay, and its length into the index.
+void replace(MemoryTree& tree, const std::string& file, std::uint64_t offset, std::uint64_t length,
+             const ByteVector& archive) {
+  EBB_CHECK(archive.size() <= length);
+  std::ranges::copy(archive, tree.bytes_of(file).begin() + static_cast<std::ptrdiff_t>(offset));
+  ByteVector& index = tree.bytes_of(".metadata");
+  std::string text(formats::text_of(index));
+  const std::size_t at = text.find(spelled(length));
+  EBB_CHECK(at != std::string::npos);
+  text.replace(at, 3, spelled(archive.size()));
+  std::ranges::transform(text, index.begin(), [](char c) { return static_cast<std::byte>(c); });
+}
+
 void replace_item(MemoryTree& tree, std::string_view state, const ByteVector& archive) {
   const auto checkpoint = formats::describe_dcp(std::make_shared<MemoryTree>(tree));
   EBB_CHECK(checkpoint.has_value());
-  for (const TensorEntry& tensor : (*checkpoint)->catalog().tensors) {
-    if (tensor.state != state) continue;
-    const Chunk& chunk = tensor.chunks.front();
-    EBB_CHECK(archive.size() <= chunk.length);
-    ByteVector& file = tree.bytes_of((*checkpoint)->catalog().files[chunk.file].name);
-    std::ranges::copy(archive, file.begin() + static_cast<std::ptrdiff_t>(chunk.offset));
-    ByteVector& index = tree.bytes_of(".metadata");
-    std::string text(formats::text_of(index));
-    const std::size_t at = text.find(spelled(chunk.length));
-    EBB_CHECK(at != std::string::npos);
-    text.replace(at, 3, spelled(archive.size()));
-    std::ranges::transform(text, index.begin(), [](char c) { return static_cast<std::byte>(c); });
-  }
+  const Catalog& catalog = (*checkpoint)->catalog();
+  for (const TensorEntry& tensor : catalog.tensors)
+    if (const Chunk& chunk = tensor.chunks.front(); tensor.state == state)
+      replace(tree, catalog.files[chunk.file].name, chunk.offset, chunk.length, archive);
+}
+
+// The item of the only value, which the writer lays in front of the tensors.
+void replace_value(MemoryTree& tree, const Value& value, const ByteVector& archive) {
+  const auto item = formats::value_archive(value);
+  EBB_CHECK(item.has_value());
+  replace(tree, "__0_0.distcp", 0, item->size(), archive);
 }
 
 ByteVector quantized(std::string_view module, std::string_view name, const Shape& shape) {
@@ -117,6 +135,52 @@ INSTANTIATE_TEST_SUITE_P(
         Subclass{"torchao.prototype.low_bit_optim.subclass_4bit", "OptimState4bit", "4-bit state"},
         Subclass{"torchao.float8.float8_tensor", "Float8Tensor", "Float8Tensor (torchao)"},
         Subclass{"acme.tensors", "Folded", "class Folded (acme)"}));
+
+// What DCP keeps as bytes is an object of any kind, and may hold such tensors.
+TEST(DcpUnreadValue, IsLeftOutOfItsValueAndNamed) {
+  const auto folded = [](formats::PickleWriter& pickle) {
+    test_support::wrapper_subclass(pickle, "acme.tensors", "Folded", {4, 3},
+                                   [&] { pickle.empty_dict(); });
+  };
+  const std::vector<std::pair<std::function<void(formats::PickleWriter&)>, std::string>> cases = {
+      {[&](auto& pickle) { folded(pickle); }, "v"},
+      {[&](auto& pickle) {
+         pickle.dict([&] {
+           pickle.entry("kept", 7);
+           pickle.string("ema");
+           folded(pickle);
+         });
+       },
+       "v.ema"},
+      {[&](auto& pickle) {
+         pickle.tuple([&] {
+           pickle.integer(7);
+           folded(pickle);
+         });
+       },
+       "v.1"}};
+  for (const auto& [write, key] : cases) {
+    const Value value = Value::of_string(std::string(1500, ' '));
+    const auto tree = written(value);
+    formats::PickleWriter pickle;
+    write(pickle);
+    replace_value(*tree, value, test_support::archive_around(pickle.finish(), {}));
+    const auto checkpoint = formats::describe_dcp(tree);
+    ASSERT_TRUE(checkpoint.has_value()) << checkpoint.error().message;
+    const Catalog& catalog = (*checkpoint)->catalog();
+    EXPECT_EQ(catalog.tensors.size(), 3u);
+    ASSERT_EQ(catalog.unread.size(), 1u) << key;
+    EXPECT_EQ(catalog.unread[0].key, key);
+    EXPECT_EQ(catalog.unread[0].what, "a tensor of class Folded (acme)");
+    const auto rest = std::ranges::find(catalog.values, "v", &ValueEntry::key);
+    ASSERT_EQ(rest != catalog.values.end(), key != "v");
+    if (key == "v.ema") {
+      EXPECT_EQ(to_json(rest->value), R"({"kept": 7})");
+    } else if (key == "v.1") {
+      EXPECT_EQ(to_json(rest->value), R"({"$tuple": [7, null]})");
+    }
+  }
+}
 
 // Whatever its length: only reading tells, and says the same.
 TEST(DcpUnreadItem, OfAnyLengthIsUnsupportedAndNotCorrupt) {
