@@ -114,6 +114,10 @@ const GroupEntry* group_sharing(const std::vector<GroupEntry>& groups, const Gro
   return found == groups.end() ? nullptr : &*found;
 }
 
+bool list_params(const std::vector<GroupEntry>& groups) {
+  return std::ranges::any_of(groups, [](const GroupEntry& group) { return !group.params.empty(); });
+}
+
 bool alike(const Value& left, const Value& right) { return differences(left, right, 1).empty(); }
 
 }  // namespace ebb::formats

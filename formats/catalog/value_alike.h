@@ -27,6 +27,9 @@ bool alike(const Value& left, const Value& right);
 const GroupEntry* group_sharing(const std::vector<GroupEntry>& groups, const GroupEntry& wanted,
                                 std::size_t number);
 
+// Whether any group says whose it is: where none does, that is not recorded.
+bool list_params(const std::vector<GroupEntry>& groups);
+
 std::optional<double> number_in(const Value& value);  // an integer or a real
 bool is_sequence(const Value& value);                 // a list or a tuple
 // Of a dict, as paths have it: text as it is, anything else as Python prints it.

@@ -165,7 +165,7 @@ class ContentCheck {
                                std::ranges::all_of(written_.groups[number].params, is_number);
       return all_numbers ? &written_.groups[number] : nullptr;
     }
-    if (std::ranges::all_of(content_.groups, has_no_names))
+    if (!list_params(content_.groups))
       return number < written_.groups.size() ? &written_.groups[number] : nullptr;
     auto before =
         std::count_if(content_.groups.begin(),

@@ -19,13 +19,7 @@ std::set<std::string_view> read_weights(const Catalog& source) {
 }
 
 bool wants(const ConvertRequest& request, const UnreadEntry& unread) {
-  if (!request.wanted) return true;
-  TensorEntry tensor;
-  tensor.key = unread.key;
-  tensor.path = unread.path;
-  tensor.name = unread.name;
-  tensor.state = unread.state;
-  return request.wanted(tensor);
+  return !request.wanted || request.wanted(as_tensor(unread));
 }
 
 std::string line_about(const UnreadEntry& unread) {
@@ -49,6 +43,15 @@ Result<> check_weights(const Catalog& source, const ConvertRequest& request) {
 }
 
 }  // namespace
+
+TensorEntry as_tensor(const UnreadEntry& unread) {
+  TensorEntry tensor;
+  tensor.key = unread.key;
+  tensor.path = unread.path;
+  tensor.name = unread.name;
+  tensor.state = unread.state;
+  return tensor;
+}
 
 Result<std::vector<std::string>> unread_in(const Catalog& source, const ConvertRequest& request) {
   std::vector<std::string> lines;

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <set>
 
+#include "ebb/formats/catalog/value_alike.h"
 #include "ebb/formats/core/float_cast.h"
 #include "ebb/formats/core/json_text.h"
 #include "ebb/formats/deepspeed/config.h"
@@ -166,8 +167,7 @@ class Gatherer {
 
   Result<> take_groups() {
     groups_ = content_.groups;
-    const bool named =
-        std::ranges::any_of(groups_, [](const auto& g) { return !g.params.empty(); });
+    const bool named = list_params(groups_);
     if (!named && groups_.size() > 1)
       return Error{
           Code::unsupported,

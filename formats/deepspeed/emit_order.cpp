@@ -6,6 +6,7 @@
 #include <set>
 #include <string>
 
+#include "ebb/formats/catalog/value_alike.h"
 #include "ebb/formats/core/number_text.h"
 #include "ebb/formats/deepspeed/config.h"
 
@@ -101,9 +102,7 @@ void order_groups(const Catalog& content, bool made_by_engine, Content& out, Emi
   else if (std::ranges::is_partitioned(out.groups, &OutGroup::muon))
     join_halves(out.groups);
   // Groups that were made of the parameters' states are none of the content's.
-  const bool named =
-      std::ranges::any_of(content.groups, [](const GroupEntry& g) { return !g.params.empty(); });
-  if (named && !std::ranges::is_sorted(out.groups, {}, &OutGroup::number))
+  if (list_params(content.groups) && !std::ranges::is_sorted(out.groups, {}, &OutGroup::number))
     for (const OutGroup& group : out.groups) plan.group_order.push_back(group.number);
 }
 

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "ebb/formats/catalog/key_path.h"
+#include "ebb/formats/catalog/value_alike.h"
 #include "ebb/formats/catalog/with_catalog.h"
 #include "ebb/formats/core/folder_tree.h"
 #include "ebb/formats/dcp/dcp.h"
@@ -204,8 +205,7 @@ class FsdpEmitter {
   }
 
   Result<> add_groups() {
-    const bool recorded = std::ranges::any_of(
-        content_.groups, [](const GroupEntry& group) { return !group.params.empty(); });
+    const bool recorded = list_params(content_.groups);
     for (std::size_t i = 0; i < content_.groups.size(); ++i) {
       const GroupEntry& group = content_.groups[i];
       if (group.params.empty() && recorded)

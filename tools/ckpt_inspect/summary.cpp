@@ -9,6 +9,7 @@
 #include <set>
 #include <span>
 
+#include "ebb/formats/catalog/value_alike.h"
 #include "ebb/formats/core/json_text.h"
 #include "ebb/formats/core/name_table.h"
 #include "ebb/formats/pickle/known_globals.h"
@@ -184,9 +185,7 @@ std::string setting_text(const GroupEntry& group, const Setting& setting) {
 // Where one group says whose it is, those without parameters have none.
 std::string params_text(const GroupEntry& group, const std::vector<GroupEntry>& all) {
   if (!group.params.empty()) return plural(group.params.size(), "parameter");
-  const bool recorded =
-      std::ranges::any_of(all, [](const GroupEntry& one) { return !one.params.empty(); });
-  return recorded ? "no parameters" : "parameters not recorded";
+  return formats::list_params(all) ? "no parameters" : "parameters not recorded";
 }
 
 std::string group_text(const GroupEntry& group, const std::vector<GroupEntry>& all) {

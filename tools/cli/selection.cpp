@@ -5,6 +5,7 @@
 #include <tuple>
 
 #include "ebb/formats/conversion/glob.h"
+#include "ebb/formats/conversion/unread.h"
 #include "ebb/formats/core/json_text.h"
 #include "ebb/formats/core/nearest.h"
 #include "ebb/formats/core/units.h"
@@ -81,11 +82,7 @@ bool Selection::wants(const TensorEntry& tensor) const {
 }
 
 bool Selection::wants(const formats::UnreadEntry& unread) const {
-  TensorEntry tensor;
-  tensor.key = unread.key;
-  tensor.name = unread.name;
-  tensor.state = unread.state;
-  return wants(tensor);
+  return wants(formats::as_tensor(unread));
 }
 
 Result<std::vector<const TensorEntry*>> select(const Catalog& catalog, const Selection& selection) {
