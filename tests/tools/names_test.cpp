@@ -50,6 +50,7 @@ TEST(NumbersOfAnIndex, StayNumbersUntilTheirNamesAreSaid) {
   const Outcome shown = run_program("ckpt-inspect", {source});
   EXPECT_TRUE(says(shown.out, "6 parameters of an optimizer are numbers")) << shown.out;
   EXPECT_TRUE(says(shown.out, "6 are alike, [8, 8]")) << shown.out;
+  EXPECT_TRUE(says(shown.out, "6 parameters, 12 tensors")) << shown.out;
   for (const char* format : {"ebb", "deepspeed", "deepspeed-universal", "megatron"})
     for (const std::vector<std::string>& more :
          {std::vector<std::string>{}, {"--names", "order"}}) {

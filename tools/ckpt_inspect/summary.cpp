@@ -14,6 +14,7 @@
 #include "ebb/formats/core/name_table.h"
 #include "ebb/formats/pickle/known_globals.h"
 #include "ebb/formats/registry.h"
+#include "ebb/formats/state_dict/names.h"
 #include "ebb/libswap/read/in_parallel.h"
 #include "tools/ckpt_inspect/modes.h"
 #include "tools/cli/beside.h"
@@ -41,16 +42,25 @@ bool is_extra_state(std::string_view name) {
   return name.substr(name.rfind('.') + 1) == "_extra_state";
 }
 
+// Numbers of an optimizer that lies beside its model: they count that model's parameters.
+std::set<std::string_view> numbers_of_others(const Catalog& catalog) {
+  const bool model = std::ranges::any_of(
+      catalog.tensors, [](const TensorEntry& tensor) { return tensor.state == "param"; });
+  return model ? formats::mere_numbers(catalog) : std::set<std::string_view>();
+}
+
 // Names that a format's own conventions give may be places; then parameters are counted by the
 // names that mean the same everywhere.
 std::uint64_t parameters_of(const View& view) {
   const Catalog& catalog = view.catalog();
   const auto names = formats::format_of(catalog).common_names(catalog);
   if (!names) {
+    const std::set<std::string_view> numbers = numbers_of_others(catalog);
     std::uint64_t count = 0;
     std::string_view last;  // tensors of one name stand together
     for (const TensorEntry* tensor : view.tensors) {
-      const bool none = tensor->state == "tensor" || is_extra_state(tensor->name);
+      const bool none = tensor->state == "tensor" || is_extra_state(tensor->name) ||
+                        numbers.contains(tensor->name);
       if (none || (count != 0 && last == tensor->name)) continue;
       ++count;
       last = tensor->name;
