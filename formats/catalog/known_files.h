@@ -13,6 +13,9 @@ namespace ebb::formats {
 struct KnownFile {
   BesideEntry::Role role = BesideEntry::Role::unknown;
   std::string_view what;  // for people
+  // The packages that make the object which it is, where it is one and nothing else: a space
+  // before and behind each.
+  std::string_view packages = {};
 };
 
 std::string_view name_of(BesideEntry::Role role);

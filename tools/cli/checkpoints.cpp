@@ -14,6 +14,7 @@
 #include "ebb/formats/catalog/with_catalog.h"
 #include "ebb/formats/core/json_text.h"
 #include "ebb/formats/core/nearest.h"
+#include "ebb/formats/pickle/known_globals.h"
 #include "ebb/formats/registry.h"
 #include "ebb/libswap/tree/file_tree.h"
 #include "tools/cli/neighbours.h"
@@ -123,6 +124,24 @@ std::optional<Error> one_file_of_many(const fs::path& path, std::string_view rea
                "name the folder: " + printable(folder.string(), 1000)};
 }
 
+// A file that is known to be an object of Python's, and names nothing but what makes such a one.
+std::optional<Error> object_of_a_job(const fs::path& path, const Catalog& catalog) {
+  std::error_code code;
+  const auto known = formats::known_file(path.filename().string());
+  if (!known || known->packages.empty() || !catalog.tensors.empty() ||
+      !fs::is_regular_file(path, code))
+    return std::nullopt;
+  for (const formats::UnsafeValue& value : formats::unsafe_values(catalog)) {
+    const std::string package = compose(" {} ", value.name.substr(0, value.name.find('.')));
+    if (known->packages.find(package) == std::string_view::npos) return std::nullopt;
+  }
+  return Error{
+      Code::unsupported,
+      compose("{}: {}: an object of Python's, and no checkpoint", printable(path.string(), 1000),
+              known->what),
+      "name the folder, where the model lies; ckpt-inspect --raw shows what is in the file"};
+}
+
 Error with_nearest_name(Error error, const std::string& path) {
   std::error_code code;
   if (!error.hint.empty() || fs::exists(fs::symlink_status(path, code))) return error;
@@ -160,6 +179,8 @@ Result<std::unique_ptr<Checkpoint>> open_checkpoint(const std::string& path,
   if (formats::part_name(trimmed(path).filename().string()))
     if (auto error = one_file_of_many(path, (*described)->catalog().format))
       return std::move(*error);
+  if (auto error = object_of_a_job(trimmed(path), (*described)->catalog()))
+    return std::move(*error);
   return with_its_place(*std::move(described), path);
 }
 

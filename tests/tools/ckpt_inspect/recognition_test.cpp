@@ -4,6 +4,8 @@
 
 #include <filesystem>
 
+#include "ebb/formats/pickle/pickle_writer.h"
+#include "tests/support/archives.h"
 #include "tests/tools/ckpt_inspect/inspect.h"
 
 namespace ebb {
@@ -68,6 +70,33 @@ TEST(InspectRecognition, FilesOfWhichEachRankWroteOneAreAFamilyAndNoChoice) {
     EXPECT_EQ(part.exit, 0) << part.err;
     EXPECT_TRUE(says(part.out, "one part of a save")) << part.out;
   }
+}
+
+// A torch.save file of an object that names these.
+void save_object(const std::string& to, std::initializer_list<std::string_view> modules) {
+  formats::PickleWriter pickle;
+  pickle.call(*modules.begin(), "Arguments", [&] {
+    for (const std::string_view module : modules) pickle.global(module, "Strategy");
+  });
+  const ByteVector bytes = test_support::archive_around(pickle.finish());
+  write(to, std::string(formats::text_of(bytes)));
+}
+
+TEST(InspectRecognition, TheArgumentsOfATrainerAreNoCheckpointAndNoAlarm) {
+  const ScratchDirectory scratch;
+  const std::string path = scratch / "training_args.bin";
+  save_object(path,
+              {"transformers.training_args", "transformers.trainer_utils", "accelerate.utils"});
+  expect_refused(path, 4, "the arguments of transformers' Trainer: an object of Python's");
+  EXPECT_EQ(inspect({path, "--raw"}).exit, 0);
+  const Outcome converted =
+      test_support::run_program("ckpt-convert", {path, scratch / "out", "--to", "dcp", "--drop"});
+  EXPECT_EQ(converted.exit, 4) << converted.err;
+  // What else it names is as unsafe as anywhere.
+  save_object(path, {"transformers.training_args", "posix"});
+  expect_refused(path, 3, "the pickle names");
+  save_object(path, {"transformers_of_mine.training_args"});
+  expect_refused(path, 3, "the pickle names");
 }
 
 // Composer's rank0 file of an unsharded job, a file that says it is the only one.
