@@ -173,9 +173,10 @@ std::string group_optimizer(const Config& config, const GroupEntry& group) {
   if (is_true(muon)) return "muon";
   std::string kind = lower(config.optimizer);
   const bool adam = kind == "adam" || kind == "adamw" || (kind == "muon" && muon != nullptr);
+  // torch's own Adam says it, which a run may have made itself: its configuration then has none.
+  const Value* decoupled = setting_of(group, "decoupled_weight_decay");
+  if (decoupled != nullptr && (adam || kind.empty())) return is_true(decoupled) ? "adamw" : "adam";
   if (!adam) return kind;
-  if (const Value* decoupled = setting_of(group, "decoupled_weight_decay"))
-    return is_true(decoupled) ? "adamw" : "adam";
   return config.adam_w_mode ? "adamw" : "adam";
 }
 

@@ -65,7 +65,6 @@ Result<EmitPlan> emit_ranks(const EmitRequest& request) {
     for (const Trained& param : group.params)
       if (what.stage == 3 && param.param && *param.param != param.source)
         plan.derived.push_back({*param.param, param.source});
-  plan.rewritten.emplace_back("ds_config");  // it names the stage
   plan.commit_files.push_back(latest_file("latest", written_tag(what)));
   note_dtypes(request.content, plan);
   return plan;

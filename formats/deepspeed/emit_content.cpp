@@ -37,6 +37,17 @@ bool names_a_folder(const Value& tag) {
          tag.text.find('/') == std::string::npos;
 }
 
+// Whether the files have room for it: under a client's key, or as what lies at a place of its own.
+bool is_free(const ValueEntry& entry) {
+  constexpr std::string_view kMadeAnew[] = {"client_state",   "dynamic_loss_scale", "loss_scale",
+                                            "param_groups",   "state_step",         "step",
+                                            "zero_optimizer", "zero_stage"};
+  constexpr std::string_view kDicts[] = {"ds_config", "tied"};
+  if (is_a_files_own(client_key(entry.key)) || one_of(kMadeAnew, entry.key)) return false;
+  if (one_of(kDicts, entry.key)) return entry.value.kind == Value::Kind::dict;
+  return entry.key != "tag" || names_a_folder(entry.value);
+}
+
 class Gatherer {
  public:
   Gatherer(const EmitRequest& request, Form form, EmitPlan& plan)
@@ -51,8 +62,7 @@ class Gatherer {
     for (std::uint32_t i = 0; i < content_.tensors.size(); ++i)
       tensors_[content_.tensors[i].name].try_emplace(content_.tensors[i].state, i);
     choose_dtype();
-    out_.config =
-        config_for(out_.value("ds_config"), out_.stage, out_.model_dtype, content_.groups);
+    take_config();
     EBB_TRY(take_groups());
     order_groups(content_, made_by_engine(), out_, plan_);
     take_whole_tensors();
@@ -92,8 +102,16 @@ class Gatherer {
       const bool own = one_of(kStructureKeys, entry.key) || one_of(kEngineKeys, entry.key) ||
                        one_of(kOptimizerKeys, entry.key);
       if (entry.echoed && !own) continue;  // other words for what stands elsewhere
+      if (!entry.echoed && !is_free(entry)) {
+        drop(compose("value {}: DeepSpeed's files keep something of their own under that name",
+                     json_string(entry.key)));
+        continue;
+      }
       const bool scaler = entry.key == "loss_scaler";
-      if (scaler && entry.value.kind == Value::Kind::none) continue;
+      if ((scaler || one_of(kEngineKeys, entry.key)) && entry.value.kind == Value::Kind::none) {
+        plan_.rewritten.push_back(entry.key);  // it is as if nothing had been said
+        continue;
+      }
       if (scaler && entry.value.find("cur_scale") == nullptr)
         drop("value \"loss_scaler\": not a scaler of DeepSpeed's");
       else if (own)
@@ -132,6 +150,13 @@ class Gatherer {
                    "use --partition zero3 (stage 3), zero12 or zero12-boundary (stages 1 and 2)"};
     out_.stage = stage_of(content_) == 1 ? 1 : 2;
     return {};
+  }
+
+  void take_config() {
+    const Value* given = out_.value("ds_config");
+    out_.config = config_for(given, out_.stage, out_.model_dtype, content_.groups);
+    if (given != nullptr && to_json(*given) != to_json(out_.config))
+      plan_.rewritten.emplace_back("ds_config");  // it names the stage
   }
 
   std::optional<std::uint32_t> find(const std::string& name, const std::string& state) const {
@@ -318,8 +343,8 @@ class Gatherer {
       else
         ++left_out;
     }
+    if (out_.tied.size() != shared->entries.size()) plan_.rewritten.emplace_back("tied");
     if (left_out == 0) return;
-    plan_.rewritten.emplace_back("tied");
     plan_.notes.push_back(compose("{}{} left out with the {} of which {}", left_out,
                                   left_out == 1 ? " tied name is" : " tied names are",
                                   left_out == 1 ? "parameter" : "parameters",

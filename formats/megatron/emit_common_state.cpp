@@ -174,7 +174,9 @@ Value common_state_of(const Catalog& content, std::vector<std::string>& dropped)
       continue;  // the optimizer's
     } else if (is_object_part(entry.key)) {
       dropped.push_back(compose("value {}: {}", json_string(entry.key), kObjectPart));
-    } else if (!is_object_key(entry.key) && entry.key != "folder") {
+    } else if (entry.key == "folder") {
+      if (!entry.echoed && entry.value.text != "release") dropped.emplace_back(kOtherFolder);
+    } else if (!is_object_key(entry.key)) {
       common.add(entry.key, entry.value);
     }
   }

@@ -130,7 +130,10 @@ class FsdpEmitter {
     }
     bool has_meta = false;
     for (const ValueEntry& entry : content_.values) {
-      if (entry.key == "folder") continue;
+      if (entry.key == "folder") {
+        if (!entry.echoed) items_.dropped().emplace_back(kOtherFolder);
+        continue;
+      }
       has_meta = has_meta || meta_of(entry.path);
       EBB_TRY(items_.add_value(entry.key, entry.path, entry.value));
     }

@@ -47,6 +47,10 @@ bool is_object_part(std::string_view key);
 inline constexpr std::string_view kObjectPart =
     "is a part of a sharded object, which Megatron stores and loads in one piece";
 
+// A value of another format that is called as the one that says where these lie.
+inline constexpr std::string_view kOtherFolder =
+    "value \"folder\": Megatron's folder is called after the step";
+
 // A state that no key of Megatron's spells: a dot in its name parts it.
 inline constexpr std::string_view kOtherState =
     "Megatron's keys hold a state's name up to a dot, and would say another state of another "

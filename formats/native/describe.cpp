@@ -165,7 +165,9 @@ class StoreCatalogBuilder {
   // One value when all ranks stored the same bytes, one a rank otherwise.
   void add_blobs() {
     Catalog& catalog = store_.catalog;
-    catalog.values.push_back({"step", {}, Value::of_int(*catalog.step), true});
+    const std::string step = "step";
+    if (std::ranges::find(model_.values, step, &ValueEntry::key) == model_.values.end())
+      catalog.values.push_back({step, {}, Value::of_int(*catalog.step), true});
     std::ranges::move(model_.values, std::back_inserter(catalog.values));
     catalog.param_steps = std::move(model_.param_steps);
     for (std::size_t rank = 0; rank < blobs_.size(); ++rank)

@@ -59,7 +59,8 @@ class UnknownNames {
  public:
   // `file`: the pickle's, as the checkpoint's tree calls it.
   void look_at(const PickleGraph& graph, const std::string& file);
-  // Adds a value "pickle of <file>" for each name that no value or setting shows.
+  // Adds a value for each name that no value or setting shows: "pickle of <file>", and from the
+  // second of a file on its number behind it.
   void show_in(Catalog& catalog) const;
   // A checkpoint that cannot be read may owe that to a name: fails as refuse_hidden_calls does.
   Result<> refuse() const;

@@ -190,12 +190,15 @@ void UnknownNames::look_at(const PickleGraph& graph, const std::string& file) {
 void UnknownNames::show_in(Catalog& catalog) const {
   std::set<std::string, std::less<>> shown;
   for (UnsafeValue& value : unsafe_values(catalog)) shown.insert(std::move(value.name));
+  std::map<std::string_view, std::size_t> count;  // of each file's so far
   for (const auto& [name, use] : first_use_) {
     if (shown.contains(name)) continue;
     Value value;
     value.kind = Value::Kind::object;
     value.text = name;
-    const std::string key = "pickle of " + use.file;
+    const std::size_t number = ++count[use.file];
+    const std::string key =
+        compose("pickle of {}{}", use.file, number == 1 ? "" : compose(" ({})", number));
     catalog.values.push_back({key, {key}, std::move(value)});
   }
 }

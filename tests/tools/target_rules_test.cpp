@@ -4,6 +4,8 @@
 
 #include <fstream>
 #include <functional>
+#include <iterator>
+#include <sstream>
 
 #include "tests/support/archives.h"
 #include "tests/support/pickled_tensors.h"
@@ -81,7 +83,8 @@ class TargetRules : public testing::Test {
       EXPECT_EQ(run.err.find("defect"), std::string::npos) << format << ": " << run.err;
       if (run.exit == 0) continue;
       EXPECT_NE(run.err.find(named), std::string::npos) << format << ": " << run.err;
-      EXPECT_EQ(convert(format, {"--drop"}).exit, 0) << format;
+      const Outcome rest = convert(format, {"--drop"});
+      EXPECT_EQ(rest.exit, 0) << format << ": " << rest.err;
     }
   }
 
@@ -234,6 +237,60 @@ TEST_F(TargetRules, NumbersStayNumbersInAPart) {
       const Outcome run = convert(format, part);
       EXPECT_EQ(run.exit, 0) << format << " " << part[1] << ": " << run.err;
     }
+}
+
+// The words that targets' files have for things of their own.
+TEST_F(TargetRules, ValuesUnderNamesThatAreTheTargetsOwn) {
+  std::istringstream words(
+      "module buffer_names param_shapes shared_params ds_version global_steps dp_world_size "
+      "mp_world_size num_experts ds_autoep_layers global_samples skipped_steps lr_scheduler "
+      "data_sampler random_ltd ds_config loss_scaler dynamic_loss_scale overflow clip_grad "
+      "zero_stage tied tag latest iteration checkpoint_version content_metadata args rng_state "
+      "folder ebb metadata state_dict_parts param_steps groups values names format producer "
+      "state_step zero_optimizer loss_scale client_state grad_scaler version step");
+  const std::vector<std::string> names{std::istream_iterator<std::string>(words), {}};
+  const std::vector<Write> values = {
+      [](PickleWriter& pickle) { pickle.string("mine"); },
+      [](PickleWriter& pickle) { pickle.integer(3); },
+      [](PickleWriter& pickle) { pickle.boolean(1); }, [](PickleWriter& pickle) { pickle.none(); },
+      [](PickleWriter& pickle) { pickle.dict([&] { pickle.entry("a", "b"); }); }};
+  for (const Write& value : values) {
+    PickleWriter pickle;
+    pickle.dict([&] {
+      pickle.dict("model", [&] {
+        pickle.string("w");
+        plain_tensor(pickle, "0", {4, 3});
+      });
+      for (const std::string& name : names) {
+        pickle.string(name);
+        value(pickle);
+      }
+    });
+    write(test_support::archive_around(pickle.finish()));
+    expect_rules("value \"");
+  }
+}
+
+// A pickle names what no value shows.
+TEST_F(TargetRules, SeveralNamesThatAnObjectHides) {
+  PickleWriter pickle;
+  pickle.dict([&] {
+    pickle.string("w");
+    plain_tensor(pickle, "0", {4, 3});
+    pickle.string("args");
+    pickle.call("acme.args", "Arguments", [&] {
+      pickle.global("acme.first", "Hidden");
+      pickle.global("acme.second", "Hidden");
+    });
+  });
+  write(test_support::archive_around(pickle.finish()));
+  for (const char* format : {"dcp", "torch", "safetensors", "ebb"}) {
+    EXPECT_EQ(convert(format).exit, 3) << format;
+    const Outcome run = convert(format, {"--drop"});
+    EXPECT_EQ(run.exit, 0) << format << ": " << run.err;
+    for (const char* name : {"acme.args.Arguments", "acme.first.Hidden", "acme.second.Hidden"})
+      EXPECT_NE(run.out.find(name), std::string::npos) << format << ": " << run.out;
+  }
 }
 
 // A list that has no tensor any more is a value, with what else was in it.
