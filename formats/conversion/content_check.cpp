@@ -154,8 +154,15 @@ class ContentCheck {
            is_number(found.params[i]);
   }
 
+  bool has_same_settings(const GroupEntry& found, const GroupEntry& wanted) const {
+    return std::ranges::equal(found.settings, wanted.settings, [&](const auto& a, const auto& b) {
+      return a.first == b.first && same(b.second, a.second);
+    });
+  }
+
   // One that shares a parameter; without names in the content, the one of that number; one without
-  // parameters beside others, the one that comes at its place among such.
+  // parameters beside others, the one that has its settings, where a job finds groups by those, or
+  // comes at its place among such.
   const GroupEntry* written_group(std::size_t number) const {
     const GroupEntry& wanted = content_.groups[number];
     if (!has_no_names(wanted)) {
@@ -167,6 +174,9 @@ class ContentCheck {
     }
     if (!list_params(content_.groups))
       return number < written_.groups.size() ? &written_.groups[number] : nullptr;
+    if (!plan_.groups_have_order)
+      for (const GroupEntry& group : written_.groups)
+        if (has_no_names(group) && has_same_settings(group, wanted)) return &group;
     auto before =
         std::count_if(content_.groups.begin(),
                       content_.groups.begin() + static_cast<std::ptrdiff_t>(number), has_no_names);
@@ -180,17 +190,27 @@ class ContentCheck {
                                [&](const auto& name) { return stored_names_.contains(name); });
   }
 
+  // A group's name in front of a line about all of it. One without parameters is left out with a
+  // note, and whose one is may follow from states that are left out.
+  bool is_spoken_of(std::size_t number) const {
+    const std::string beginning = compose("parameter group {} ", number);
+    return drops_line_of(beginning) || has_line_of(plan_.notes, beginning);
+  }
+
+  // Within a format all that is recorded of an optimizer is compared as settings; its name may have
+  // been told by states that are left out.
+  bool was_told(const GroupEntry& found) const { return one_format_ && found.optimizer.empty(); }
+
   void check_group(std::size_t number) {
     const std::string what = compose("parameter group {}", number);
-    // One without parameters is left out with a note.
-    if (drops_line_of(what + " ") || has_line_of(plan_.notes, what + " ")) return;
+    if (is_spoken_of(number)) return;
     const GroupEntry& wanted = content_.groups[number];
     const GroupEntry* found = written_group(number);
     if (found == nullptr) {
       if (wanted.params.empty() || is_stored(wanted)) missing(what);
       return;
     }
-    if (!wanted.optimizer.empty() && wanted.optimizer != found->optimizer)
+    if (!wanted.optimizer.empty() && wanted.optimizer != found->optimizer && !was_told(*found))
       differs(what + ": optimizer", wanted.optimizer, found->optimizer);
     for (const auto& [name, value] : wanted.settings) check_setting(what, name, value, *found);
     const std::set<std::string_view> params(found->params.begin(), found->params.end());
@@ -242,16 +262,39 @@ class ContentCheck {
   }
 
   void check_param_steps() {
-    if (drops_line_of("the steps of ")) return;
+    if (content_.param_steps.empty() || drops_line_of("the steps of ")) return;
+    const std::map<std::string_view, std::string_view> numbers = numbers_of_names();
     for (const auto& [name, steps] : content_.param_steps) {
       if (is_dropped(name) || !stored_names_.contains(name)) continue;
-      const auto found = written_.param_steps.find(name);
+      auto found = written_.param_steps.find(name);
+      const auto number = numbers.find(name);
+      if (found == written_.param_steps.end() && number != numbers.end()) {
+        if (number->second.empty()) continue;
+        found = written_.param_steps.find(std::string(number->second));
+      }
       const std::string what = "the steps of '" + printable(name) + "'";
       if (found == written_.param_steps.end())
         missing(what);
       else if (found->second != steps)
         differs(what, std::to_string(steps), std::to_string(found->second));
     }
+  }
+
+  // What parameters are called in what was written, where that is a number; "": their group's
+  // steps are there, and nothing tells whose they are.
+  std::map<std::string_view, std::string_view> numbers_of_names() const {
+    std::map<std::string_view, std::string_view> numbers;
+    for (std::size_t g = 0; g < content_.groups.size(); ++g) {
+      const GroupEntry& wanted = content_.groups[g];
+      const bool told = is_spoken_of(g);
+      const GroupEntry* found = told ? nullptr : written_group(g);
+      for (std::size_t i = 0; i < wanted.params.size(); ++i)
+        if (told)
+          numbers.emplace(wanted.params[i], std::string_view());
+        else if (found != nullptr && is_there_as_number(*found, wanted, i))
+          numbers.emplace(wanted.params[i], found->params[i]);
+    }
+    return numbers;
   }
 
   const Catalog& content_;

@@ -163,9 +163,13 @@ Result<Content> selected_content(const Checkpoint& source, const ConvertRequest&
   if (names) content.catalog.groups = names->groups;
   content.unsafe = leave_unsafe(content.catalog);
   if (crossing) leave_repetitions(content.catalog.groups);
+  const bool alone = takes_weights_alone(request.from, all, request.wanted);
   for (std::uint32_t i = 0; i < all.tensors.size(); ++i) {
-    if (request.wanted && !request.wanted(all.tensors[i])) continue;
-    if (settings_leave && is_small(all.tensors[i]) && is_setting(all.tensors[i])) continue;
+    // A group keeps its settings whatever states are chosen, tensors or not.
+    const bool setting = is_small(all.tensors[i]) && is_setting(all.tensors[i]);
+    const bool stays = setting && !alone && is_state_dict(request.from);
+    if (!stays && request.wanted && !request.wanted(all.tensors[i])) continue;
+    if (settings_leave && setting) continue;
     TensorEntry tensor = without_chunks(all.tensors[i]);
     if (names) std::tie(tensor.name, tensor.state) = names->tensors[i];
     if (crossing) {
@@ -183,8 +187,7 @@ Result<Content> selected_content(const Checkpoint& source, const ConvertRequest&
   }
   if (crossing && request.to.traits().steps == StepCounters::values)
     count_group_steps(content.catalog);
-  if (takes_weights_alone(request.from, all, request.wanted))
-    content.changes.push_back(leave_optimizer(all, content.catalog));
+  if (alone) content.changes.push_back(leave_optimizer(all, content.catalog));
   content.changes.push_back(left_out_parameters(request.from, all, request.wanted));
   std::erase(content.changes, "");
   return content;

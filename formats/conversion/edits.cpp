@@ -11,6 +11,7 @@
 #include "ebb/formats/conversion/momentum.h"
 #include "ebb/formats/core/float_cast.h"
 #include "ebb/formats/core/json_text.h"
+#include "ebb/formats/state_dict/small_tensors.h"
 
 namespace ebb::formats {
 
@@ -72,7 +73,7 @@ Result<std::vector<std::string>> cast_all(const DTypeRules& rules, Catalog& cont
   std::map<std::tuple<std::string, DType, DType>, std::uint64_t> casts;  // state, from, to
   for (TensorEntry& tensor : content.tensors) {
     const auto rule = rules.rule_for(tensor);
-    if (!rule || !is_floating(tensor.dtype)) continue;
+    if (!rule || !is_floating(tensor.dtype) || is_setting(tensor)) continue;
     used[*rule] = true;
     const DType to = rules.dtype(*rule);
     if (to == tensor.dtype) continue;

@@ -15,7 +15,8 @@
 namespace ebb::formats {
 
 // PATTERN=DTYPE, or DTYPE for everything that no pattern fits but step counters. Patterns (glob.h)
-// are of states, else of names; the first that fits decides. Floating tensors only.
+// are of states, else of names; the first that fits decides. Floating tensors only, and none that
+// is a group's setting.
 class DTypeRules {
  public:
   // Each text holds rules separated by commas. Fails (Code::usage) for a rule that is none.
@@ -55,7 +56,7 @@ struct Edits {
   std::optional<MomentumRule> momentum;
   WrapperNames wrappers = WrapperNames::taken_off;
   RenameRules strip;  // behind all that, as one who sees the result wants it
-  bool change_groups() const { return !rename.empty() || momentum.has_value(); }
+  bool change_groups() const { return !rename.empty() || !strip.empty() || momentum.has_value(); }
 };
 
 // Gives what is called by an old name its new one, in tensors, groups, step counters and values.

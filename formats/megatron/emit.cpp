@@ -100,6 +100,7 @@ class Emitter {
       }
       std::vector<PathItem> path{key};
       const bool is_master = fp32_weights_.contains(i);
+      store(content_.tensors[i], key);
       EBB_TRY(items_.add_tensor(std::move(key), std::move(path), i,
                                 is_master ? run_dtype_ : std::nullopt));
       if (is_master) EBB_TRY(add_master(i));
@@ -115,6 +116,7 @@ class Emitter {
     EBB_TRY_ASSIGN(ByteVector common_bytes, value_archive(common));
     EmitPlan plan = items_.finish();
     plan.groups_have_order = false;
+    note_untold_groups(common, plan.notes);
     if (!note.empty()) plan.notes.push_back(std::move(note));
     // A rank without items writes no file.
     std::erase_if(plan.files, [](const OutputFile& file) { return file.size == 0; });
@@ -186,13 +188,46 @@ class Emitter {
                    (dtype ? compose("rounded to {}", name_of(*dtype)) : "as they are"));
   }
 
+  void store(const TensorEntry& tensor, const std::string& key) {
+    TensorEntry& stored = stored_.tensors.emplace_back();
+    stored.key = key;
+    stored.name = tensor.name;
+    stored.state = tensor.state;
+    stored.shape = tensor.shape;
+  }
+
+  // Megatron stores no names: whose a group is follows from the states that its parameters have, of
+  // which some may be left out.
+  void note_untold_groups(const Value& common, std::vector<std::string>& notes) {
+    for (const ValueEntry& entry : content_.values)
+      if (is_object_key(entry.key)) stored_.values.push_back(entry);
+    add_common_state(stored_, common);
+    std::set<std::string_view> stored;
+    for (const TensorEntry& tensor : stored_.tensors) stored.insert(tensor.name);
+    std::map<std::string_view, std::string> told;  // the optimizer of each parameter's group
+    for (const GroupEntry& group : stored_.groups)
+      for (const std::string& name : group.params) told.emplace(name, group.optimizer);
+    for (std::size_t i = 0; i < content_.groups.size(); ++i)
+      if (std::ranges::any_of(content_.groups[i].params, [&](const std::string& name) {
+            const auto group = told.find(name);
+            return stored.contains(name) &&
+                   (group == told.end() || group->second != content_.groups[i].optimizer);
+          }))
+        notes.push_back(
+            compose("parameter group {} keeps its settings; which parameters are in it is told by "
+                    "states that are left out",
+                    i));
+  }
+
   // The content's own key where it says the same to Megatron; else the one its optimizers use.
   std::string key_of(const TensorEntry& tensor) const {
     if (tensor.key) {
       const Key own = parsed_key(*tensor.key);
       if (own.name == tensor.name && own.state == tensor.state) return *tensor.key;
     }
-    if (is_of_model(tensor) || is_bucket_name(tensor.name)) return tensor.name;
+    if (is_of_model(tensor)) return tensor.name;
+    if (is_bucket_name(tensor.name))
+      return compose("{}.{}", tensor.name, tensor.state == "master" ? "param" : tensor.state);
     return state_key(tensor.name, tensor.state);
   }
 
@@ -207,6 +242,7 @@ class Emitter {
   std::string folder_;
   dcp::ItemWriter items_;
   OptimizerChain chain_;
+  Catalog stored_;  // as far as a reader takes groups from it
   bool has_params_ = false;
   std::optional<DType> run_dtype_;
   std::set<std::uint32_t> fp32_weights_;  // content tensors that are master weights as well
