@@ -296,6 +296,12 @@ Result<std::map<std::string, std::int64_t>> counted_steps(const Checkpoint& sour
     EBB_TRY(lift_step(source, tensor, tensor, counted));
   return std::move(counted.param_steps);
 }
+// Of formats that have places for both: as they were where the content comes from.
+StepCounters counters_for(const Format& to, const Catalog& content) {
+  const bool both = is_state_dict(to) || to.traits().holds == Holds::keyed_tensors;
+  return both ? counters_said(content) : StepCounters::tensors;
+}
+
 
 Result<Conversion> plan_conversion(const Checkpoint& source, const ConvertRequest& request) {
   if (request.world == 0) return Error{Code::usage, "a world of 0 ranks holds nothing"};
@@ -313,12 +319,13 @@ Result<Conversion> plan_conversion(const Checkpoint& source, const ConvertReques
     EBB_TRY_ASSIGN(std::vector<std::string> inferred,
                    check_inferred(source.catalog(), content, request));
     std::ranges::move(inferred, std::back_inserter(changes));
-    if (!weights_only({catalog}) || catalog.parts.models.empty()) put_parts(catalog);
+    if (!weights_only({catalog}) || catalog.parts.models.empty())
+      put_parts(catalog, counters_in(source.catalog()));
     catalog.parts = {};
     for (TensorEntry& tensor : catalog.tensors) tensor.path.clear();
   }
   if (crossing && request.to.traits().steps == StepCounters::tensors)
-    lower_steps(request.wanted, catalog, made_of);
+    lower_steps(request.wanted, counters_for(request.to, catalog), catalog, made_of);
   if (crossing && is_state_dict(request.to)) move_to_tensors(catalog, made_of);
   if (weights && is_state_dict(request.to)) place_at_the_top(catalog.tensors);
   if (weights || kin != Kinship::same) request.to.respell(catalog);

@@ -1,6 +1,8 @@
 #include "ebb/formats/conversion/step_counters.h"
 
+#include <algorithm>
 #include <optional>
+#include <set>
 #include <utility>
 
 #include "ebb/formats/core/bytes.h"
@@ -32,14 +34,27 @@ void count_group_steps(Catalog& content) {
   }
 }
 
-void lower_steps(const std::function<bool(const TensorEntry&)>& wanted, Catalog& content,
-                 std::vector<MadeOf>& made_of) {
+StepCounters counters_in(const Catalog& source) {
+  const bool tensors = std::ranges::any_of(
+      source.tensors, [](const TensorEntry& tensor) { return tensor.state == "step"; });
+  return source.param_steps.empty() || tensors ? StepCounters::tensors : StepCounters::values;
+}
+
+void lower_steps(const std::function<bool(const TensorEntry&)>& wanted, StepCounters counters,
+                 Catalog& content, std::vector<MadeOf>& made_of) {
+  std::set<std::string> stateful;
+  for (const TensorEntry& tensor : content.tensors)
+    if (!is_weight(tensor.state)) stateful.insert(tensor.name);
   for (const auto& [name, steps] : std::exchange(content.param_steps, {})) {
     TensorEntry tensor;
     tensor.name = name;
     tensor.state = "step";
     tensor.dtype = DType::f32;
     if (wanted && !wanted(tensor)) continue;
+    if (counters == StepCounters::values && stateful.contains(name)) {
+      content.param_steps.emplace(name, steps);
+      continue;
+    }
     MadeOf counter;
     append_le(counter.constant.emplace(), static_cast<float>(steps));
     content.tensors.push_back(std::move(tensor));

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "ebb/formats/catalog/catalog.h"
+#include "ebb/formats/catalog/format.h"
 #include "ebb/formats/conversion/content_view.h"
 
 namespace ebb::formats {
@@ -18,8 +19,12 @@ Result<bool> lift_step(const Checkpoint& source, const TensorEntry& stored,
 // Where groups count for their parameters, which have no counters of their own.
 void count_group_steps(Catalog& content);
 
-// The other way: counters become tensors, as torch's optimizers keep them. `wanted`: null for all.
-void lower_steps(const std::function<bool(const TensorEntry&)>& wanted, Catalog& content,
-                 std::vector<MadeOf>& made_of);
+// How the steps of a described checkpoint's parameters are counted.
+StepCounters counters_in(const Catalog& source);
+
+// The other way: counters become tensors, as torch's optimizers keep them. Values stay where the
+// parameter has a state that they can lie beside. `wanted`: null for all.
+void lower_steps(const std::function<bool(const TensorEntry&)>& wanted, StepCounters counters,
+                 Catalog& content, std::vector<MadeOf>& made_of);
 
 }  // namespace ebb::formats

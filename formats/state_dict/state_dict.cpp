@@ -19,6 +19,7 @@ using Keys = StateDictOptimizer::Keys;
 using Path = std::vector<PathItem>;
 
 constexpr std::string_view kFlattened = "flattened", kNested = "nested";
+constexpr std::string_view kCounters = "counters", kInValues = "values";
 
 Value value_of(const Path& path) {
   std::vector<Value> items;
@@ -386,23 +387,30 @@ Result<> check_reads_back(const Catalog& content, const StateDict& placed) {
   return {};
 }
 
-void put_parts(Catalog& content) {
+void put_parts(Catalog& content, StepCounters counters) {
   const StateDictParts& parts = content.parts;
   std::vector<Value> models, optimizers, others;
   for (const TensorEntry& tensor : content.tensors)
     if (tensor.state == "tensor") others.push_back(other_value(tensor, content.values));
-  if (is_usual(parts) && others.empty()) return;
+  const bool in_values = counters == StepCounters::values;
+  if (is_usual(parts) && others.empty() && !in_values) return;
   for (const StateDictPlace& model : parts.models) models.push_back(value_of(model));
   for (StateDictOptimizer one : parts.optimizers) {
     if (parts.optimizers.size() == 1) one.params.clear();  // all are its own
     optimizers.push_back(value_of(one));
   }
-  content.values.push_back({std::string(kPartsKey),
-                            {},
-                            Value::of_dict({{"models", Value::of_list(std::move(models))},
-                                            {"optimizers", Value::of_list(std::move(optimizers))},
-                                            {"step", value_of(parts.step)},
-                                            {"others", Value::of_list(std::move(others))}})});
+  Value said = Value::of_dict({{"models", Value::of_list(std::move(models))},
+                               {"optimizers", Value::of_list(std::move(optimizers))},
+                               {"step", value_of(parts.step)},
+                               {"others", Value::of_list(std::move(others))}});
+  if (in_values) said.add(kCounters, Value::of_string(std::string(kInValues)));
+  content.values.push_back({std::string(kPartsKey), {}, std::move(said)});
+}
+
+StepCounters counters_said(const Catalog& content) {
+  const auto parts = std::ranges::find(content.values, kPartsKey, &ValueEntry::key);
+  const Value* said = parts == content.values.end() ? nullptr : parts->value.find(kCounters);
+  return said != nullptr && said->text == kInValues ? StepCounters::values : StepCounters::tensors;
 }
 
 std::set<std::string> other_tensors(const Catalog& content) {

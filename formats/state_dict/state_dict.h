@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "ebb/formats/catalog/catalog.h"
+#include "ebb/formats/catalog/format.h"
 #include "ebb/formats/core/result.h"
 
 namespace ebb::formats {
@@ -49,8 +50,12 @@ Result<std::vector<ValueEntry>> values_in_one_piece(const Catalog& content);
 inline constexpr std::string_view kPartsKey = "state_dict_parts";
 
 // For content that leaves a state dict: adds the value where `parts` differ from what is written
-// without one ("model", "optimizer", "step"), and where tensors are part of neither.
-void put_parts(Catalog& content);
+// without one ("model", "optimizer", "step"), where tensors are part of neither, and where the
+// steps of parameters were `counters` in values.
+void put_parts(Catalog& content, StepCounters counters);
+
+// How they were counted, as that value says; tensors without one.
+StepCounters counters_said(const Catalog& content);
 
 // Keys of tensors that are part of neither, as that value says; none without one.
 std::set<std::string> other_tensors(const Catalog& content);

@@ -119,9 +119,10 @@ TEST(StepCounters, ThatArePythonsIntsArriveAndComeBack) {
     ASSERT_EQ(run.exit, 0) << format << run.err;
     const Outcome again = convert({there, back, "--to", "dcp"});
     ASSERT_EQ(again.exit, 0) << format << again.err;
-    const Outcome steps =
-        run_program("ckpt-inspect", {back, "--stats", "--state", "step", "-k", "blk.0.norm.bias"});
-    EXPECT_TRUE(says(steps.out, "blk.0.norm.bias")) << format << steps.out << steps.err;
+    const Outcome values = run_program("ckpt-inspect", {back, "--tensors", "--json"});
+    EXPECT_TRUE(says(values.out, "\"optimizer.state.blk.0.norm.bias.step\": 3"))
+        << format << values.out;
+    EXPECT_FALSE(says(values.out, "\"state\": \"step\"")) << format << values.out;
   }
   // Renamed, they are where a loader looks for them.
   const Outcome renamed =

@@ -195,7 +195,7 @@ TEST(StateDictParts, ComeBackAsAValueThatOtherFormatsKeep) {
   named(catalog);
   Catalog elsewhere;
   elsewhere.parts = catalog.parts;
-  formats::put_parts(elsewhere);
+  formats::put_parts(elsewhere, formats::StepCounters::tensors);
   elsewhere.parts = {};
   ASSERT_EQ(elsewhere.values.size(), 1u);
   elsewhere.step = 7;
