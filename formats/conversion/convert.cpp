@@ -202,11 +202,23 @@ Result<Content> weights_content(const Checkpoint& source, const ConvertRequest& 
   return content;
 }
 
-// Numbers that became names leave a state dict as if they had been names: says how they became
-// some, one line for each way, and refuses those that order alone gave where a job would resume
-// from them.
-Result<std::vector<std::string>> check_inferred(const Catalog& source, const Content& content,
-                                                const ConvertRequest& request) {
+bool wants_recorded_names(const ConvertRequest& request) {
+  return request.names_by_order == NamesByOrder::refused &&
+         request.to.traits().resumes == Resumes::a_job;
+}
+
+Error named_by_order(const TensorEntry& tensor, const ConvertRequest& request) {
+  return {Code::unsupported,
+          compose("{} ({}): that this is the parameter follows from the order of the model alone, "
+                  "nothing records it, and a job that resumes from {} would take it for granted",
+                  json_string(tensor.name), printable(tensor.state), request.to.name()),
+          "--names order takes the order; " + names_hint()};
+}
+
+// Numbers that became names leave a state dict as if they had been names: counts them, and refuses
+// those that order alone gave where a job would resume from them.
+Result<InferredCount> check_inferred(const Catalog& source, const Content& content,
+                                     const ConvertRequest& request) {
   InferredCount count;
   const bool renames = request.edits != nullptr && !request.edits->rename.empty();
   for (std::size_t i = 0; i < content.made_of.size(); ++i) {
@@ -216,17 +228,22 @@ Result<std::vector<std::string>> check_inferred(const Catalog& source, const Con
     const bool told = renames && tensor.name != stored.name;
     const NamedBy by = told ? NamedBy::recorded : named_by(source, stored);
     count.add(by);
-    if (by == NamedBy::order && request.names_by_order == NamesByOrder::refused &&
-        request.to.traits().resumes == Resumes::a_job)
-      return Error{
-          Code::unsupported,
-          compose("{} ({}): that this is the parameter follows from the order of the model "
-                  "alone, nothing records it, and a job that resumes from {} would take it "
-                  "for granted",
-                  json_string(stored.name), printable(stored.state), request.to.name()),
-          "--names order takes the order; " + names_hint()};
+    if (by == NamedBy::order && wants_recorded_names(request))
+      return named_by_order(stored, request);
   }
-  return count.lines();
+  return count;
+}
+
+// The same of what was a state dict once, and says so.
+Result<> check_said_by_order(Catalog& catalog, const ConvertRequest& request) {
+  if (request.to.traits().resumes == Resumes::nothing || said_by_order(catalog).by_order == 0)
+    return {};
+  const auto state = std::ranges::find_if(
+      catalog.tensors, [](const TensorEntry& tensor) { return !is_weight(tensor.state); });
+  if (state != catalog.tensors.end() && wants_recorded_names(request))
+    return named_by_order(*state, request);
+  std::erase_if(catalog.values, [](const ValueEntry& value) { return value.key == kByOrderKey; });
+  return {};
 }
 
 // The content as the target stores it.
@@ -279,6 +296,12 @@ Result<> edit(const ConvertRequest& request, Content& content) {
   return {};
 }
 
+// Of formats that have places for both: as they were where the content comes from.
+StepCounters counters_for(const Format& to, const Catalog& content) {
+  const bool both = is_state_dict(to) || to.traits().holds == Holds::keyed_tensors;
+  return both ? counters_said(content) : StepCounters::tensors;
+}
+
 // A state dict that is nothing but the model's.
 void place_at_the_top(std::vector<TensorEntry>& tensors) {
   for (TensorEntry& tensor : tensors) {
@@ -296,12 +319,6 @@ Result<std::map<std::string, std::int64_t>> counted_steps(const Checkpoint& sour
     EBB_TRY(lift_step(source, tensor, tensor, counted));
   return std::move(counted.param_steps);
 }
-// Of formats that have places for both: as they were where the content comes from.
-StepCounters counters_for(const Format& to, const Catalog& content) {
-  const bool both = is_state_dict(to) || to.traits().holds == Holds::keyed_tensors;
-  return both ? counters_said(content) : StepCounters::tensors;
-}
-
 
 Result<Conversion> plan_conversion(const Checkpoint& source, const ConvertRequest& request) {
   if (request.world == 0) return Error{Code::usage, "a world of 0 ranks holds nothing"};
@@ -313,12 +330,15 @@ Result<Conversion> plan_conversion(const Checkpoint& source, const ConvertReques
   auto& [catalog, made_of, changes, unsafe, names] = content;
   const Kinship kin = kinship(request.from, request.to);
   const bool crossing = kin == Kinship::none;
+  if (crossing) EBB_TRY(check_said_by_order(catalog, request));
   if (crossing && is_state_dict(request.from)) {
     if (request.to.traits().holds == Holds::parameters)
       EBB_TRY(check_understood(source.catalog(), catalog));
-    EBB_TRY_ASSIGN(std::vector<std::string> inferred,
+    EBB_TRY_ASSIGN(const InferredCount inferred,
                    check_inferred(source.catalog(), content, request));
-    std::ranges::move(inferred, std::back_inserter(changes));
+    std::ranges::move(inferred.lines(), std::back_inserter(changes));
+    if (inferred.by_order > 0 && request.to.traits().resumes == Resumes::nothing)
+      say_by_order(catalog, inferred.by_order);
     if (!weights_only({catalog}) || catalog.parts.models.empty())
       put_parts(catalog, counters_in(source.catalog()));
     catalog.parts = {};

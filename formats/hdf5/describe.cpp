@@ -9,6 +9,7 @@
 #include "ebb/formats/hdf5/meaning.h"
 #include "ebb/formats/hdf5/naming.h"
 #include "ebb/formats/hdf5/storage.h"
+#include "ebb/formats/state_dict/numbers.h"
 
 namespace ebb::formats {
 namespace hdf5 {
@@ -76,6 +77,7 @@ class Describer {
       for (const auto& [path, number] : files_.files()[i].listed) EBB_TRY(add(i, path, number));
     EBB_TRY(prove_coverage(catalog));
     EBB_TRY(read_values(files_, catalog));
+    for (const std::string& note : inferred_names(catalog)) add_note(note);
     add_note_on_checksums();
     catalog.world = world_;
     catalog.partition =

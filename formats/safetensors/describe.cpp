@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <iterator>
 #include <map>
 #include <optional>
 #include <set>
@@ -11,6 +12,7 @@
 #include "ebb/formats/safetensors/documents.h"
 #include "ebb/formats/safetensors/header.h"
 #include "ebb/formats/safetensors/safetensors.h"
+#include "ebb/formats/state_dict/numbers.h"
 
 namespace ebb::formats {
 namespace safetensors {
@@ -317,6 +319,7 @@ class Describer {
                                                       (files == 1 ? " file" : " files"));
     catalog_.notes.push_back("this format has no checksums: a changed byte of data cannot be seen");
     if (is_sharded(catalog_)) catalog_.notes.emplace_back(kLastShardUnseen);
+    std::ranges::move(inferred_names(catalog_), std::back_inserter(catalog_.notes));
     if (index_)
       for (const std::string& name : index_->unread)
         catalog_.notes.push_back(

@@ -150,9 +150,22 @@ std::vector<std::string> InferredCount::lines() const {
 }
 
 std::vector<std::string> inferred_names(const Catalog& catalog) {
-  InferredCount count;
+  InferredCount count = said_by_order(catalog);
   for (const TensorEntry& tensor : catalog.tensors) count.add(named_by(catalog, tensor));
   return count.lines();
+}
+
+void say_by_order(Catalog& content, std::size_t states) {
+  content.values.push_back(
+      {std::string(kByOrderKey), {}, Value::of_int(static_cast<std::int64_t>(states))});
+}
+
+InferredCount said_by_order(const Catalog& catalog) {
+  InferredCount count;
+  const auto said = std::ranges::find(catalog.values, kByOrderKey, &ValueEntry::key);
+  if (said != catalog.values.end() && said->value.integer > 0)
+    count.by_order = static_cast<std::size_t>(said->value.integer);
+  return count;
 }
 
 std::string names_hint() {

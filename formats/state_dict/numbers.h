@@ -53,8 +53,14 @@ struct InferredCount {
   std::vector<std::string> lines() const;
 };
 
-// Of a state dict that is described.
+// Of a described checkpoint.
 std::vector<std::string> inferred_names(const Catalog& catalog);
+
+// What leaves a state dict under names by order, into what no job resumes from, takes along a value
+// that says so: whoever reads it knows them for what they are.
+inline constexpr std::string_view kByOrderKey = "names_by_order";  // how many states
+void say_by_order(Catalog& content, std::size_t states);
+InferredCount said_by_order(const Catalog& catalog);
 
 // What to type for names that nothing records.
 std::string names_hint();

@@ -108,6 +108,33 @@ TEST(NumbersOfATorchSaveFile, AreTakenInOrderWhereThatIsSaid) {
   EXPECT_FALSE(says(weights.out, "by order")) << weights.out;
 }
 
+// What no job resumes from takes them, and says so ever after.
+TEST(NamesByOrder, AreMarkedWhereverTheyAreWritten) {
+  const std::string source = "torch/layout_int_steps/data";
+  const std::string line = "names of 18 states are by order, not recorded";
+  const ScratchDirectory scratch;
+  for (const bool torch_between : {false, true}) {
+    std::string plain = scratch / "plain.safetensors";
+    if (torch_between) {
+      ASSERT_EQ(convert({plain, scratch / "again", "--to", "torch"}).exit, 0);
+      plain = scratch / "again";
+    } else {
+      ASSERT_EQ(convert({source, plain, "--to", "safetensors"}).exit, 0);
+    }
+    const Outcome shown = run_program("ckpt-inspect", {plain});
+    EXPECT_TRUE(says(shown.out, line)) << shown.out;
+    const Outcome refused = convert({plain, scratch / "no", "--to", "ebb"});
+    EXPECT_EQ(refused.exit, 4) << refused.err;
+    EXPECT_TRUE(says(refused.err, "--names order")) << refused.err;
+    EXPECT_EQ(convert({plain, scratch / "weights", "--weights", "-f"}).exit, 0);
+    const std::string job = scratch / "job";
+    const Outcome taken = convert({plain, job, "--to", "ebb", "--names", "order", "-f"});
+    EXPECT_EQ(taken.exit, 0) << taken.err;
+    const Outcome of_job = run_program("ckpt-inspect", {job});
+    EXPECT_FALSE(says(of_job.out, "by order")) << of_job.out;
+  }
+}
+
 // Python's int counts steps like a tensor does, wherever it goes.
 TEST(StepCounters, ThatArePythonsIntsArriveAndComeBack) {
   const std::string source = "torch/layout_int_steps/data";
@@ -117,7 +144,7 @@ TEST(StepCounters, ThatArePythonsIntsArriveAndComeBack) {
     const std::string there = scratch / format, back = there + "-back";
     const Outcome run = convert({source, there, "--to", format, "--names", "order"});
     ASSERT_EQ(run.exit, 0) << format << run.err;
-    const Outcome again = convert({there, back, "--to", "dcp"});
+    const Outcome again = convert({there, back, "--to", "dcp", "--names", "order"});
     ASSERT_EQ(again.exit, 0) << format << again.err;
     const Outcome values = run_program("ckpt-inspect", {back, "--tensors", "--json"});
     EXPECT_TRUE(says(values.out, "\"optimizer.state.blk.0.norm.bias.step\": 3"))
