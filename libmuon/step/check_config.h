@@ -1,7 +1,7 @@
 // What of a configuration no engine can be made of, by name.
 #pragma once
 
-#include "ebb/libmuon/step/engine.h"
+#include "ebb/libmuon/step/config.h"
 
 namespace ebb::libmuon {
 

@@ -1,5 +1,4 @@
-// An engine's counters by name.
-#include "ebb/libmuon/step/engine.h"
+#include "ebb/libmuon/step/engine_stats.h"
 
 namespace ebb::libmuon {
 

@@ -3,7 +3,7 @@
 
 #include <cstdint>
 
-#include "ebb/libmuon/step/engine.h"
+#include "ebb/libmuon/step/config.h"
 #include "ebb/libswap/pager/budget.h"
 
 namespace ebb::libmuon {

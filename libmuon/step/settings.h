@@ -3,7 +3,8 @@
 
 #include <vector>
 
-#include "ebb/libmuon/step/engine.h"
+#include "ebb/libmuon/step/config.h"
+#include "ebb/libmuon/step/step_args.h"
 #include "ebb/libswap/store/alike.h"
 
 namespace ebb::libmuon {

@@ -14,7 +14,7 @@
 #include "ebb/formats/conversion/content_view.h"
 #include "ebb/formats/native/manifest.h"
 #include "ebb/libmuon/plan/state_plan.h"
-#include "ebb/libmuon/step/engine.h"
+#include "ebb/libmuon/step/config.h"
 #include "ebb/libswap/read/load.h"
 
 namespace ebb::libmuon {
