@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "ebb/libmuon/step/engine_impl.h"
+#include "ebb/libmuon/step/side.h"
 
 namespace ebb::libmuon {
 namespace {

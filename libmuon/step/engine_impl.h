@@ -35,11 +35,11 @@
 #include "ebb/libmuon/step/early.h"
 #include "ebb/libmuon/step/engine.h"
 #include "ebb/libmuon/step/entry.h"
-#include "ebb/libmuon/step/exchange.h"
 #include "ebb/libmuon/step/flow.h"
 #include "ebb/libmuon/step/gradient_sums.h"
 #include "ebb/libmuon/step/handed_out.h"
-#include "ebb/libmuon/step/reduction.h"
+#include "ebb/libmuon/step/prepare.h"
+#include "ebb/libmuon/step/routes.h"
 #include "ebb/libmuon/step/staging.h"
 #include "ebb/libmuon/step/stored_state.h"
 #include "ebb/libmuon/step/sweep.h"
@@ -49,66 +49,6 @@
 
 namespace ebb::libmuon {
 
-inline constexpr std::uint64_t kBlockBytes = 256u << 10;  // of a checksum
-
-// What the budget holds beside tiles; bytes.
-struct Memory {
-  Sweep::Workspace workspace;
-  std::uint64_t staging = 0, bounce = 0, parts = 0;
-  Side wire = Side::host;  // where the first lies; the others are the host's
-  std::uint64_t sums = 0;  // of gradients
-  Side gradients = Side::host;
-  Updates::Bytes updates;  // of Placement::shard
-  std::uint64_t on_wire() const { return bounce + parts + (wire == Side::host ? staging : 0); }
-  std::uint64_t look() const { return gradients == Side::device ? sizeof(Look) : 0; }
-  std::uint64_t host() const {
-    return workspace.host + updates.host + on_wire() + (gradients == Side::host ? sums : 0);
-  }
-  std::uint64_t device() const {
-    return workspace.device + updates.device + look() + (wire == Side::device ? staging : 0) +
-           (gradients == Side::device ? sums : 0);
-  }
-};
-
-// Everything that follows from the description alone.
-struct Prepared {
-  StatePlan plan;
-  libswap::Homes homes;
-  std::uint64_t least_budget = 0;  // bytes
-  Chunks chunks;
-  std::size_t early_chunks = 0;
-  std::size_t lasting_chunks = 0;  // whose staged gradients have a place until they are used
-  Memory memory;
-  libswap::Store::Config store;  // without directory and uuids
-};
-Result<Prepared> prepare(const EngineConfig& config, Rank rank, Side wire);
-// Of a side; null: the host's.
-libswap::Device* device_of(const EngineConfig& config, Side side);
-// Of the kernels that compute its steps.
-std::string fingerprint_of(const EngineConfig& config, std::optional<Bf16> bf16,
-                           std::uint32_t choice);
-// Without a fingerprint.
-formats::native::Manifest manifest_template(std::span<const ParamSpec> params,
-                                            std::span<const GroupSpec> groups,
-                                            const StatePlan& plan);
-
-// Where gradients and new weights travel: matrices to and from who keeps their state, chunk by
-// chunk, and AdamW ranges to and from their shards: gradients whole with the first chunk. In
-// Placement::shard U and O do, too, between shards and who computes them.
-struct Routes {
-  explicit Routes(const StatePlan& plan);
-  Exchange gradients_to_owners, weights_from_owners;
-  Exchange updates_together, results_apart;
-  Exchange gradients_to_shards, weights_from_shards;
-  Exchange highs_to_owners, highs_to_shards;  // where masters are in halves
-  std::vector<Transit> adam;
-};
-
-// Of HandIn::partial: what gradients travel by instead, added up on their way.
-struct Reductions {
-  Reductions(const StatePlan& plan, std::uint64_t most_room);
-  Reduction to_owners, to_shards;
-};
 class ScatteredStore;
 
 struct Engine::Impl {

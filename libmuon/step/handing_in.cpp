@@ -2,6 +2,7 @@
 #include <utility>
 
 #include "ebb/libmuon/step/engine_impl.h"
+#include "ebb/libmuon/step/side.h"
 
 namespace ebb::libmuon {
 

@@ -8,6 +8,7 @@
 #include "ebb/libmuon/comm/together.h"
 #include "ebb/libmuon/step/continuity.h"
 #include "ebb/libmuon/step/engine_impl.h"
+#include "ebb/libmuon/step/manifest_template.h"
 #include "ebb/libmuon/step/scattered_store.h"
 #include "ebb/libmuon/step/stored_state.h"
 

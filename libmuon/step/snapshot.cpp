@@ -6,6 +6,7 @@
 #include "ebb/formats/native/ebb.h"
 #include "ebb/libmuon/comm/together.h"
 #include "ebb/libmuon/step/engine_impl.h"
+#include "ebb/libmuon/step/manifest_template.h"
 #include "ebb/libswap/sys/process.h"
 #include "ebb/libswap/tree/file_tree.h"
 

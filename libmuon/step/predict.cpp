@@ -1,0 +1,98 @@
+#include "ebb/libmuon/step/predict.h"
+
+#include "ebb/libmuon/step/prepare.h"
+#include "ebb/libmuon/step/routes.h"
+
+namespace ebb::libmuon {
+
+namespace {
+
+// Visits of a step to tiles that are not resident: all, and those that change them. Such tiles that
+// weights are handed out of, and those that only a cut writes.
+struct Paged {
+  std::uint64_t read = 0, written = 0, with_weights = 0, kept = 0;
+};
+
+Paged paged_tiles(const StatePlan& plan, const libswap::Homes& homes) {
+  Paged paged;
+  for (const ScheduledVisit& visit : plan.schedule()) {
+    if (!visit.has_tile() || homes.tiles[visit.tile] != libswap::Tier::nvme) continue;
+    ++paged.read;
+    if (visit.changes()) ++paged.written;
+  }
+  for (std::uint64_t tile = 0; tile < plan.tiles().size(); ++tile) {
+    if (homes.tiles[tile] != libswap::Tier::nvme) continue;
+    const TileEntry& entry = plan.tiles()[tile];
+    if (plan.has_weights(entry)) ++paged.with_weights;
+    if (entry.visit == Visit::keep) ++paged.kept;
+  }
+  return paged;
+}
+
+// That this rank sends in a step.
+std::uint64_t gradient_bytes(const EngineConfig& config, const StatePlan& plan,
+                             const Chunks& chunks, const Routes& routes) {
+  const auto all = [&](const auto& to_owners, const auto& to_shards) {
+    std::uint64_t bytes = to_shards.sent_bytes(routes.adam);
+    for (std::size_t chunk = 0; chunk < chunks.count(); ++chunk)
+      bytes += to_owners.sent_bytes(chunks.gradients(chunk));
+    return bytes;
+  };
+  if (config.partition.hand_in != HandIn::partial)
+    return all(routes.gradients_to_owners, routes.gradients_to_shards);
+  const Reductions reductions(plan, config.chunk_bytes);
+  const std::uint64_t times = config.partial_sums == PartialSums::made_twice ? 2 : 1;
+  return times * all(reductions.to_owners, reductions.to_shards);
+}
+
+// Of weights that are the high halves of masters, back to these.
+std::uint64_t high_bytes(const StatePlan& plan, const Chunks& chunks, const Routes& routes) {
+  if (!plan.columns().in_halves()) return 0;
+  std::uint64_t bytes = routes.highs_to_shards.sent_bytes(routes.adam);
+  for (std::size_t chunk = 0; chunk < chunks.count(); ++chunk)
+    bytes += routes.highs_to_owners.sent_bytes(chunks.weights(chunk));
+  return bytes;
+}
+
+}  // namespace
+
+Result<EnginePlan> predict(const EngineConfig& config, Rank rank, Side wire) {
+  EBB_TRY_ASSIGN(const Prepared parts, prepare(config, rank, wire));
+  const StatePlan& plan = parts.plan;
+  const Paged paged = paged_tiles(plan, parts.homes);
+  EnginePlan result;
+  result.state_bytes = plan.state_bytes();
+  result.tiles = plan.tiles().size();
+  result.split = {result.tiles - parts.homes.count(libswap::Tier::nvme), parts.homes.frames};
+  result.frame_bytes = parts.homes.host_tiles() * config.tile_bytes;
+  result.workspace_bytes = parts.memory.workspace.host + parts.memory.updates.host;
+  result.device_bytes = device_bytes(parts.memory, parts.homes, config.tile_bytes);
+  result.staging_bytes = parts.memory.on_wire();
+  result.gradient_sum_bytes = parts.memory.sums;
+  result.memory_bytes = result.frame_bytes + parts.memory.host();
+  result.least_budget_bytes = parts.least_budget;
+  const Chunks& chunks = parts.chunks;
+  result.chunks = chunks.count();
+  result.early_chunks = parts.early_chunks;
+  for (const Item& item : plan.items()) result.streamed_matrices += item.streaming ? 1 : 0;
+  result.disk_bytes = libswap::Store::disk_bytes(parts.store);
+  result.step_read_bytes = paged.read * config.tile_bytes;
+  result.step_written_bytes = paged.written * config.tile_bytes;
+  result.install_read_bytes = paged.with_weights * config.tile_bytes;
+  result.snapshot_written_bytes = paged.kept * config.tile_bytes;
+  const Routes routes(plan);
+  for (std::size_t chunk = 0; chunk < chunks.count(); ++chunk)
+    result.step_sent_bytes += routes.weights_from_owners.sent_bytes(chunks.weights(chunk)) +
+                              routes.weights_from_shards.sent_bytes(chunks.adam_weights(chunk)) +
+                              routes.updates_together.sent_bytes(chunks.updates(chunk)) +
+                              routes.results_apart.sent_bytes(chunks.results(chunk));
+  result.snapshot_sent_bytes = high_bytes(plan, chunks, routes);
+  result.step_sent_bytes +=
+      gradient_bytes(config, plan, chunks, routes) + result.snapshot_sent_bytes;
+  result.newton_schulz_flops = plan.newton_schulz_flops();
+  result.adam_elems = plan.adam_elems();
+  result.padding_ratio = plan.gradients().padding_ratio();
+  return result;
+}
+
+}  // namespace ebb::libmuon
