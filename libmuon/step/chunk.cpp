@@ -152,7 +152,6 @@ Result<> Engine::Impl::weights_out(std::size_t chunk, const Travels& travels) {
 
 bool Engine::Impl::turn_to(std::size_t chunk) {
   if (!flow->may_sweep(chunk)) return false;
-  swept_chunk = chunk;
   staging->begin(Staging::Kind::weights, chunk);
   return true;
 }

@@ -250,7 +250,6 @@ struct Engine::Impl {
   Flow::Clock::time_point step_began;
   const char* step_name = "step";                  // in the trace
   std::optional<Result<StepResult>> step_outcome;  // of the last step that ended
-  std::size_t swept_chunk = 0;                     // of the sweeping thread
   std::optional<libswap::Snapshots> snapshots;     // of the sweep's cache and the present store
   bool adopt_due = false;  // the store's first generation makes it its directory's
   std::uint64_t resumed_step = 0;

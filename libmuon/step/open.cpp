@@ -140,21 +140,24 @@ Result<> Engine::Impl::open_sweep() {
   if (config.trace != nullptr)
     config.trace->name_tiles(parts.plan.rank(), tile_names(config.model, parts.plan));
   Sweep::Ports ports{
-      .gradient = [this](const Transit& part) { return own_gradient(part, swept_chunk); },
-      .weight = [this](const Transit& part) { return own_weight(part, swept_chunk); },
-      .high = [this](const Transit& part) { return own_high(part, swept_chunk); },
+      .gradient = [this](std::size_t chunk,
+                         const Transit& part) { return own_gradient(part, chunk); },
+      .weight = [this](std::size_t chunk, const Transit& part) { return own_weight(part, chunk); },
+      .high = [this](std::size_t chunk, const Transit& part) { return own_high(part, chunk); },
       .steps_taken = [this](std::uint32_t param) { return steps_taken(param); },
   };
   if (updates != nullptr) {
-    ports.decay = [this](const Transit& part) { return updates->decay(swept_chunk, part); };
-    ports.update = [this](const Transit& part) {
-      return updates->part(Updates::Kind::update, swept_chunk, part);
+    ports.decay = [this](std::size_t chunk, const Transit& part) {
+      return updates->decay(chunk, part);
     };
-    ports.result = [this](const Transit& part) {
-      return updates->part(Updates::Kind::result, swept_chunk, part);
+    ports.update = [this](std::size_t chunk, const Transit& part) {
+      return updates->part(Updates::Kind::update, chunk, part);
     };
-    ports.moments = [this](const Transit& moments) {
-      return updates->moments(swept_chunk, moments);
+    ports.result = [this](std::size_t chunk, const Transit& part) {
+      return updates->part(Updates::Kind::result, chunk, part);
+    };
+    ports.moments = [this](std::size_t chunk, const Transit& moments) {
+      return updates->moments(chunk, moments);
     };
   }
   const Sweep::Parts with{config.model, parts.plan, parts.chunks,

@@ -101,7 +101,7 @@ std::vector<StatePlan::Span> Sweep::touched(const TileEntry& entry) const {
 }
 
 Result<> Sweep::update(std::size_t chunk) {
-  while (updates_->position() < parts_.chunks.visits_end(chunk)) EBB_TRY(make_visit());
+  while (updates_->position() < parts_.chunks.visits_end(chunk)) EBB_TRY(make_visit(chunk));
   wait_for_weights();
   EBB_TRY(device_works());
   return updates_->ended() ? cache_->settle() : Result<>();
@@ -120,7 +120,7 @@ void Sweep::wait_for_weights() {
 
 void Sweep::go_on() { cache_->go_on(); }
 
-Result<> Sweep::make_visit() {
+Result<> Sweep::make_visit(std::size_t chunk) {
   EBB_TRY(check_update(parts_.plan.schedule()[updates_->position()]));
   EBB_TRY_ASSIGN(const Stream::Lease lease, updates_->take());
   const ScheduledVisit& scheduled = parts_.plan.schedule()[lease.position];
@@ -130,7 +130,7 @@ Result<> Sweep::make_visit() {
   std::vector<Leaving> out;
   std::vector<Buffer> columns;
   if (scheduled.has_tile()) columns = columns_of(entry, tile);
-  const Event done = work({scheduled, entry, std::move(columns), lift}, out);
+  const Event done = work({chunk, scheduled, entry, std::move(columns), lift}, out);
   const Event down = scheduled.changes() ? lift.down(tile, lease.buffer, done) : done;
   updates_->give_back(lease, down);
   end_visit(lift, out, done, down);
@@ -184,13 +184,12 @@ const Streaming& Sweep::streaming_of(std::uint32_t item) const {
   return parts_.plan.items()[item].streaming;
 }
 
-std::vector<Sweep::UpdatePiece> Sweep::updates_of(const ScheduledVisit& visit,
-                                                  const StatePlan::Span& span,
+std::vector<Sweep::UpdatePiece> Sweep::updates_of(const Visited& visit, const StatePlan::Span& span,
                                                   const Ports::Piece& piece) const {
-  if (piece) return {{span.range, piece({span.param, span.range})}};
-  const TileEntry& entry = parts_.plan.entry(visit);
+  if (piece) return {{span.range, piece(visit.chunk, {span.param, span.range})}};
+  const TileEntry& entry = visit.entry;
   const FlatRange elems = {entry.first + span.tile_first, span.range.count};
-  if (streaming_of(entry.item)) return streamed_updates_of(visit, elems);
+  if (streaming_of(entry.item)) return streamed_updates_of(visit.scheduled, elems);
   return {{span.range, update_of(entry.item).sub(elems.first, elems.count)}};
 }
 
@@ -215,19 +214,19 @@ void Sweep::begin_streaming(std::uint32_t item) {
       parts_.pool);
 }
 
-Buffer Sweep::decay_of(const TileEntry& entry, const StatePlan::Span& span) const {
-  if (ports_.decay) return ports_.decay({span.param, span.range});
+Buffer Sweep::decay_of(const Visited& visit, const StatePlan::Span& span) const {
+  if (ports_.decay) return ports_.decay(visit.chunk, {span.param, span.range});
+  const TileEntry& entry = visit.entry;
   return update_of(entry.item).sub(entry.first + span.tile_first, span.range.count);
 }
 
 Event Sweep::decay(const Visited& visit) {
-  const TileEntry& entry = visit.entry;
   std::vector<DecayRange> ranges;
-  for (const StatePlan::Span& span : touched(entry)) {
+  for (const StatePlan::Span& span : touched(visit.entry)) {
     const MuonSpec& spec = muon_spec(parts_.model, span.param);
     if (spec.decay != Decay::l2) continue;
     ranges.push_back(
-        {&spec, visit.columns[0].sub(span.tile_first, span.range.count), decay_of(entry, span)});
+        {&spec, visit.columns[0].sub(span.tile_first, span.range.count), decay_of(visit, span)});
   }
   return parts_.kernels.decay(ranges, visit.lift.ready());
 }
@@ -248,7 +247,7 @@ PrepareRange Sweep::prepare_range(const Visited& visit, const StatePlan::Span& s
                      .u = piece.update,
                      .again = visit.scheduled.visit == Visit::again};
   if (ports_.decay && decays_apart(*range.spec))
-    range.decay = decay_of(visit.entry, span).sub(ahead, count);
+    range.decay = decay_of(visit, span).sub(ahead, count);
   if (columns.size() == 1) return range;
   range.scales = state(1);
   range.block = columns[1].block;
@@ -260,8 +259,8 @@ Event Sweep::prepare(const Visited& visit) {
   if (streaming_of(entry.item)) return prepare_streamed(visit);
   std::vector<PrepareRange> ranges;
   for (const StatePlan::Span& span : touched(entry)) {
-    const Buffer gradient = visit.lift.up(ports_.gradient({span.param, span.range}));
-    for (const UpdatePiece& piece : updates_of(visit.scheduled, span, ports_.update))
+    const Buffer gradient = visit.lift.up(ports_.gradient(visit.chunk, {span.param, span.range}));
+    for (const UpdatePiece& piece : updates_of(visit, span, ports_.update))
       ranges.push_back(prepare_range(visit, span, gradient, piece));
   }
   const Event made = parts_.kernels.prepare(ranges, grad_scale_, visit.lift.ready());
@@ -275,7 +274,7 @@ Event Sweep::prepare_streamed(const Visited& visit) {
   const bool again = visit.scheduled.visit == Visit::again;
   if (!again && entry.first == 0) begin_streaming(entry.item);
   const StatePlan::Span span = parts_.plan.spans(entry).front();
-  const Buffer gradient = visit.lift.up(ports_.gradient({span.param, span.range}));
+  const Buffer gradient = visit.lift.up(ports_.gradient(visit.chunk, {span.param, span.range}));
   for (const FlatRange& elems : streamed_->turns(visit.scheduled, {entry.first, entry.count})) {
     streamed_->settle(visit.scheduled, elems);
     std::vector<PrepareRange> ranges;
@@ -330,7 +329,7 @@ Event Sweep::move_moments(const Visited& visit) {
   const bool lent = visit.scheduled.visit == Visit::lend;
   for (const Event& event : visit.lift.ready()) parts_.pool.help_until(event);
   for (const StatePlan::Span& span : touched(visit.entry)) {
-    const Buffer there = ports_.moments({span.param, span.range});
+    const Buffer there = ports_.moments(visit.chunk, {span.param, span.range});
     if (there.empty()) continue;
     const Buffer here = visit.columns[0].sub(span.tile_first, span.range.count);
     parts_.pool.help_until(lent ? libswap::copy(here, there, {}) : libswap::copy(there, here, {}));
@@ -369,16 +368,17 @@ const ParamSpec& Sweep::owner_of_matrix(std::uint32_t item, std::uint32_t number
   return parts_.model.params[part.param];
 }
 
-Buffer Sweep::out_of(const StatePlan::Span& span, libswap::Lift::Visit& lift,
+Buffer Sweep::out_of(std::size_t chunk, const StatePlan::Span& span, libswap::Lift::Visit& lift,
                      std::vector<Leaving>& out) {
-  const Buffer to = ports_.weight({span.param, span.range});
+  const Buffer to = ports_.weight(chunk, {span.param, span.range});
   const Buffer here = lift.room_for(to);
   if (!to.empty()) out.push_back({here, to});
   return here;
 }
 
-Buffer Sweep::high_of(const StatePlan::Span& span) const {
-  return parts_.plan.columns().in_halves() ? ports_.high({span.param, span.range}) : Buffer();
+Buffer Sweep::high_of(std::size_t chunk, const StatePlan::Span& span) const {
+  return parts_.plan.columns().in_halves() ? ports_.high(chunk, {span.param, span.range})
+                                           : Buffer();
 }
 
 // Of tiles of masters, and of what has none. Those that leave behind the last of several visits do
@@ -391,11 +391,11 @@ Event Sweep::finish(const Visited& visit, std::vector<Leaving>& out) {
   for (const StatePlan::Span& span : touched(entry)) {
     const MuonSpec& spec = muon_spec(parts_.model, span.param);
     const bool leaves = parts_.plan.hands_out(visit.scheduled);
-    const Buffer weights = leaves ? out_of(span, visit.lift, out) : Buffer();
+    const Buffer weights = leaves ? out_of(visit.chunk, span, visit.lift, out) : Buffer();
     if (in_strips && !weights.empty())
       whole.push_back({visit.columns[0].sub(span.tile_first, span.range.count), weights});
-    const Buffer to = in_strips ? Buffer() : weights, high = high_of(span);
-    for (const auto& [range, update] : updates_of(visit.scheduled, span, ports_.result))
+    const Buffer to = in_strips ? Buffer() : weights, high = high_of(visit.chunk, span);
+    for (const auto& [range, update] : updates_of(visit, span, ports_.result))
       for (const Scaled& part : scales_of(spec, parts_.model.params[span.param].shape, range)) {
         const std::uint64_t ahead = part.first - span.range.first;
         const auto some = [&](const Buffer& all, std::uint64_t first) {
@@ -417,8 +417,9 @@ Event Sweep::local(const Visited& visit, std::vector<Leaving>& out) {
       return visit.columns[number].sub(span.tile_first, span.range.count);
     };
     ranges.push_back({&adam_spec(parts_.model, span.param), ports_.steps_taken(span.param) + 1,
-                      visit.lift.up(ports_.gradient({span.param, span.range})), state(0), state(1),
-                      state(2), out_of(span, visit.lift, out), high_of(span)});
+                      visit.lift.up(ports_.gradient(visit.chunk, {span.param, span.range})),
+                      state(0), state(1), state(2), out_of(visit.chunk, span, visit.lift, out),
+                      high_of(visit.chunk, span)});
   }
   return parts_.kernels.adamw(ranges, grad_scale_, visit.lift.ready());
 }

@@ -25,18 +25,18 @@ namespace ebb::libmuon {
 
 class Sweep {
  public:
-  // What a sweep takes from its engine: of ranges that this rank owns, in the present chunk.
+  // What a sweep takes from its engine: of ranges that this rank owns, in a chunk.
   struct Ports {
+    using Piece = std::function<libswap::Buffer(std::size_t chunk, const Transit&)>;
     // Empty: zeros.
-    std::function<libswap::Buffer(const Transit&)> gradient;
+    Piece gradient;
     // Where new weights or updates go; empty: nobody asked for them.
-    std::function<libswap::Buffer(const Transit&)> weight;
+    Piece weight;
     // Where the weights are that are the high halves of masters, if these are in halves.
-    std::function<libswap::Buffer(const Transit&)> high;
+    Piece high;
     std::function<std::uint64_t(std::uint32_t param)> steps_taken;  // before this one
     // Where U of a range goes and O of it lies, as they travel; empty where matrices are whole
     // here.
-    using Piece = std::function<libswap::Buffer(const Transit&)>;
     Piece update = {}, result = {};
     // There second moments go with U and come from with O; empty: those of another chunk.
     Piece moments = {};
@@ -90,13 +90,14 @@ class Sweep {
 
  private:
   Sweep(const Parts& parts, Ports ports);
-  Result<> make_visit();
+  Result<> make_visit(std::size_t chunk);
   Result<> check_update(const ScheduledVisit& visit);
   // Whose part of an item's update the matrix of that number is, counted from 1.
   const ParamSpec& owner_of_matrix(std::uint32_t item, std::uint32_t number) const;
   // Where kernels say that a matrix of it is not finite.
   libswap::Buffer spoiled_by(std::uint32_t item) const;
   struct Visited {
+    std::size_t chunk = 0;
     const ScheduledVisit& scheduled;
     const TileEntry& entry;
     std::vector<libswap::Buffer> columns;  // of its tile, where kernels work on them
@@ -109,7 +110,7 @@ class Sweep {
   std::vector<libswap::Buffer> columns_of(const TileEntry& entry,
                                           const libswap::Buffer& tile) const;
   libswap::Event work(const Visited& visit, std::vector<Leaving>& out);
-  libswap::Buffer decay_of(const TileEntry& entry, const StatePlan::Span& span) const;
+  libswap::Buffer decay_of(const Visited& visit, const StatePlan::Span& span) const;
   libswap::Event decay(const Visited& visit);
   libswap::Event prepare(const Visited& visit);
   libswap::Event prepare_streamed(const Visited& visit);
@@ -133,7 +134,7 @@ class Sweep {
     FlatRange range;  // of the parameter
     libswap::Buffer update;
   };
-  std::vector<UpdatePiece> updates_of(const ScheduledVisit& visit, const StatePlan::Span& span,
+  std::vector<UpdatePiece> updates_of(const Visited& visit, const StatePlan::Span& span,
                                       const Ports::Piece& piece) const;
   // Of elements of its item.
   std::vector<UpdatePiece> streamed_updates_of(const ScheduledVisit& visit,
@@ -143,15 +144,16 @@ class Sweep {
   const Streaming& streaming_of(std::uint32_t item) const;
   void begin_streaming(std::uint32_t item);
   // Where kernels write the weights of a span; they travel on behind.
-  libswap::Buffer out_of(const StatePlan::Span& span, libswap::Lift::Visit& lift,
+  libswap::Buffer out_of(std::size_t chunk, const StatePlan::Span& span, libswap::Lift::Visit& lift,
                          std::vector<Leaving>& out);
-  libswap::Buffer high_of(const StatePlan::Span& span) const;
+  libswap::Buffer high_of(std::size_t chunk, const StatePlan::Span& span) const;
   // Behind the work of a visit its weights travel on; nobody uses the visit's room behind that and
   // `tile`.
   void end_visit(libswap::Lift::Visit& lift, const std::vector<Leaving>& out,
                  const libswap::Event& done, const libswap::Event& tile);
   std::vector<std::vector<std::uint64_t>> tiles_with_weights() const;
-  using Visiting = std::function<void(libswap::Stream&, const libswap::Stream::Lease&)>;
+  using Visiting =
+      std::function<void(std::size_t chunk, libswap::Stream&, const libswap::Stream::Lease&)>;
   Result<> walk(libswap::TileCache::Use use, std::uint64_t step, const Visiting& visit,
                 const Between& between);
   void wait_for_weights();

@@ -74,29 +74,29 @@ Result<> Sweep::walk(TileCache::Use use, std::uint64_t step, const Visiting& vis
   }
   Stream stream(*cache_, std::move(visits), Stream::Repeats::no);
   stream.begin(step);
-  const auto go_to = [&](std::size_t end) -> Result<> {
-    while (stream.position() < end) {
+  const auto go_through = [&](std::size_t chunk) -> Result<> {
+    while (stream.position() < ends[chunk]) {
       EBB_TRY_ASSIGN(const Stream::Lease lease, stream.take());
-      visit(stream, lease);
+      visit(chunk, stream, lease);
     }
     wait_for_weights();
     return device_works();
   };
   for (std::size_t chunk = 0; chunk < ends.size(); ++chunk)
-    EBB_TRY(between(chunk, go_to(ends[chunk])));
+    EBB_TRY(between(chunk, go_through(chunk)));
   return {};
 }
 
 // Masters, or their high halves, are the first column of their tiles.
 Result<> Sweep::look(const Between& between) {
-  const auto look = [&](Stream& stream, const Stream::Lease& lease) {
+  const auto look = [&](std::size_t chunk, Stream& stream, const Stream::Lease& lease) {
     const TileEntry& entry = parts_.plan.tiles()[lease.tile];
     libswap::Lift::Visit lift = lift_->begin();
     const Buffer masters = lift.up(columns_of(entry, lease.buffer).front());
     std::vector<Leaving> out;
     std::vector<OutRange> ranges;
     for (const StatePlan::Span& span : parts_.plan.spans(entry))
-      if (const Buffer here = out_of(span, lift, out); !here.empty())
+      if (const Buffer here = out_of(chunk, span, lift, out); !here.empty())
         ranges.push_back({masters.sub(span.tile_first, span.range.count), here});
     const Event done = parts_.kernels.hand_out(ranges, lift.ready());
     stream.give_back(lease, done);
@@ -106,13 +106,13 @@ Result<> Sweep::look(const Between& between) {
 }
 
 Result<> Sweep::keep(std::uint64_t step, const Between& between) {
-  const auto keep = [&](Stream& stream, const Stream::Lease& lease) {
+  const auto keep = [&](std::size_t chunk, Stream& stream, const Stream::Lease& lease) {
     const TileEntry& entry = parts_.plan.tiles()[lease.tile];
     const Buffer kept = columns_of(entry, lease.buffer).front();
     std::vector<OutRange> ranges;
     for (const StatePlan::Span& span : parts_.plan.spans(entry))
-      ranges.push_back(
-          {ports_.high({span.param, span.range}), kept.sub(span.tile_first, span.range.count)});
+      ranges.push_back({ports_.high(chunk, {span.param, span.range}),
+                        kept.sub(span.tile_first, span.range.count)});
     stream.give_back(lease, parts_.kernels.hand_out(ranges, {}));
   };
   EBB_TRY(walk(TileCache::Use::create, step, keep, between));
