@@ -119,7 +119,7 @@ Result<> Engine::Impl::updates_together(std::size_t chunk) {
          [&](const Transit& whole) { return updates->whole(Updates::Kind::update, chunk, whole); }},
         touched());
   }));
-  updates->orthogonalize(chunk, absent, bf16.value_or(Bf16::emulated));
+  updates->orthogonalize(chunk, absent, computing->bf16());
   return {};
 }
 

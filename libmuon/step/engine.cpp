@@ -29,20 +29,12 @@ std::vector<std::size_t> last_chunks(const Chunks& chunks, std::size_t params) {
 
 Engine::Impl::Impl(const EngineConfig& engine_config, Communicator& communicator,
                    libswap::IoQueue& queue, libswap::SwapDirectory& swap_directory,
-                   Prepared prepared, std::unique_ptr<libswap::Pool> own_pool)
-    : config(engine_config),
-      ranks(communicator),
-      io(queue),
+                   Prepared prepared)
+    : setup(engine_config, communicator, queue, std::move(prepared)),
       directory(&swap_directory),
-      parts(std::move(prepared)),
-      routes(parts.plan),
       reductions(partial()
                      ? std::optional<Reductions>(std::in_place, parts.plan, config.chunk_bytes)
                      : std::nullopt),
-      computing(std::move(own_pool)),
-      pool(*computing),
-      host_kernels(make_host_kernels({pool, config.trace, parts.plan.rank()})),
-      adding_kernels(make_host_kernels({pool, config.trace, parts.plan.rank()})),
       gradients(engine_config.model.params.size()),
       gradient_events(engine_config.model.params.size()),
       gradient_given(engine_config.model.params.size(), false),
@@ -54,27 +46,19 @@ Engine::Impl::Impl(const EngineConfig& engine_config, Communicator& communicator
   if (in_halves()) handed_out.emplace(parts.chunks, routes.highs_to_owners, routes.highs_to_shards);
 }
 
-Result<std::unique_ptr<Kernels>> Engine::Impl::make_kernels() const {
-  const KernelsFor what{pool, config.trace, parts.plan.rank()};
-  if (config.accelerator == nullptr) return make_host_kernels(what);
-  EBB_TRY_ASSIGN(auto kernels, config.accelerator->kernels(what));
-  if (kernels == nullptr || kernels->device() != &config.accelerator->device())
-    return Error{Code::usage,
-                 compose("the accelerator gives no kernels of its own device, {}",
-                         config.accelerator->device().name()),
-                 "ebb/libmuon/kernels/table.h says what it owes"};
-  return kernels;
+Result<> Engine::Impl::choose_products(std::string_view kept) {
+  EBB_TRY(computing->choose(kept));
+  if (updates != nullptr) updates->choose(computing->choice());
+  return {};
 }
 
 Result<> Engine::Impl::make_room() {
-  if (config.accelerator != nullptr) {
-    EBB_TRY_ASSIGN(device_kernels, make_kernels());
-  }
+  EBB_TRY_ASSIGN(computing, Computing::make(setup));
   if (parts.plan.placement() == Placement::shard) {
-    EBB_TRY_ASSIGN(auto own, make_kernels());
+    EBB_TRY_ASSIGN(auto own, computing->more_kernels());
     EBB_TRY_ASSIGN(updates,
-                   Updates::make({config.model, parts.plan, parts.chunks, config.accelerator}, pool,
-                                 std::move(own)));
+                   Updates::make({config.model, parts.plan, parts.chunks, config.accelerator},
+                                 computing->pool(), std::move(own)));
   }
   const Memory& memory = parts.memory;
   EBB_TRY_ASSIGN(staging,
@@ -115,9 +99,7 @@ Result<std::unique_ptr<Engine>> Engine::open(const EngineConfig& config, Communi
                    directory.path().string() +
                        " holds no store, and there is neither a checkpoint nor initial weights",
                    "pass initial weights to Engine::open"};
-    EBB_TRY_ASSIGN(auto pool, libswap::Pool::start(config.threads));
-    auto impl =
-        std::make_unique<Impl>(config, ranks, io, directory, std::move(parts), std::move(pool));
+    auto impl = std::make_unique<Impl>(config, ranks, io, directory, std::move(parts));
     EBB_TRY(impl->make_room());
     return impl;
   };

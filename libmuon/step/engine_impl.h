@@ -1,6 +1,5 @@
 // Private to libmuon/step: the parts of an Engine and who calls whom.
 //   engine.cpp        planning, small calls          open.cpp      create, resume, transfer, load
-//   products.cpp      how products are made
 //   step.cpp          what is decided before a step  chunk.cpp     gradients in, sweep, weights out
 //   flow.cpp          the threads of a step          sweep.cpp     the state's tiles
 //   early.cpp         gradients that come before it  absent_gradients.cpp  that do not come at all
@@ -29,17 +28,15 @@
 #include <thread>
 #include <vector>
 
-#include "ebb/libmuon/kernels/kernels.h"
-#include "ebb/libmuon/kernels/table.h"
 #include "ebb/libmuon/step/absent_gradients.h"
+#include "ebb/libmuon/step/computing.h"
 #include "ebb/libmuon/step/early.h"
 #include "ebb/libmuon/step/engine.h"
 #include "ebb/libmuon/step/entry.h"
 #include "ebb/libmuon/step/flow.h"
 #include "ebb/libmuon/step/gradient_sums.h"
 #include "ebb/libmuon/step/handed_out.h"
-#include "ebb/libmuon/step/prepare.h"
-#include "ebb/libmuon/step/routes.h"
+#include "ebb/libmuon/step/setup.h"
 #include "ebb/libmuon/step/staging.h"
 #include "ebb/libmuon/step/stored_state.h"
 #include "ebb/libmuon/step/sweep.h"
@@ -53,12 +50,12 @@ class ScatteredStore;
 
 struct Engine::Impl {
   Impl(const EngineConfig& engine_config, Communicator& communicator, libswap::IoQueue& queue,
-       libswap::SwapDirectory& swap_directory, Prepared prepared,
-       std::unique_ptr<libswap::Pool> computing);
+       libswap::SwapDirectory& swap_directory, Prepared prepared);
 
   // engine.cpp
   Result<> make_room();
-  Result<std::unique_ptr<Kernels>> make_kernels() const;  // of what computes
+  // [C] Computing::choose(), for all that computes.
+  Result<> choose_products(std::string_view kept);
 
   // open.cpp
   Result<> attach(const InitialWeights& initial, const Checkpoint* checkpoint);
@@ -89,13 +86,6 @@ struct Engine::Impl {
   Result<> fill_from_checkpoint(const Beginning& from);
   Result<> agree_all(const Result<>& mine, std::string_view doing);
 
-  // products.cpp
-  // [C] How products are made from now on: as the configuration says, else as the state's kernels
-  // did (their fingerprint, or nothing), else as is measured.
-  Result<> choose_products(std::string_view kept);
-  Result<> choose_bf16(std::optional<Bf16> kept);
-  Result<> choose_of_device(std::string_view kept);
-
   // handing_in.cpp
   Result<> take_gradient(std::uint32_t param, libswap::Buffer my_pieces, libswap::Event ready);
   Result<libswap::Event> add_gradient(std::uint32_t param, const libswap::Buffer& my_pieces,
@@ -105,8 +95,6 @@ struct Engine::Impl {
   Result<> take_none(std::uint32_t param, WithoutGradient how);
   void handed_in(std::uint32_t param, const libswap::Buffer& my_pieces, libswap::Event ready);
   bool has_gradient(std::uint32_t param) const;
-  // That work where gradients lie.
-  Kernels& kernels_of_gradients() const;
   // Those of this step are used, or (the second) were for nothing.
   void next_gradients();
   void forget_gradients();
@@ -197,18 +185,15 @@ struct Engine::Impl {
   Result<bool> begin_snapshot();
   Result<std::uint64_t> wait_for_snapshot();
 
-  EngineConfig config;
-  Communicator& ranks;
-  libswap::IoQueue& io;
+  Setup setup;
+  EngineConfig& config{setup.config};
+  Communicator& ranks{setup.ranks};
+  libswap::IoQueue& io{setup.io};
+  const Prepared& parts{setup.prepared};
+  const Routes& routes{setup.routes};
   libswap::SwapDirectory* directory;  // of the present store
-  Prepared parts;
-  const Routes routes;
   const std::optional<Reductions> reductions;
-  std::unique_ptr<libswap::Pool> computing;
-  libswap::Pool& pool;
-  std::unique_ptr<Kernels> host_kernels, device_kernels;  // the second with an accelerator
-  std::unique_ptr<Kernels> adding_kernels;                // of the thread that adds parts up
-  Kernels& kernels() const { return device_kernels ? *device_kernels : *host_kernels; }
+  std::unique_ptr<Computing> computing;
 
   std::unique_ptr<Updates> updates;  // in Placement::shard
 
@@ -216,10 +201,7 @@ struct Engine::Impl {
   std::unique_ptr<Sweep> sweep;
   std::filesystem::path store_path;
   std::string origin;
-  std::string notes;         // on what was resumed or loaded, for `origin`
-  std::optional<Bf16> bf16;  // of what the host multiplies so; null: nothing
-  std::uint32_t choice = 0;  // of an accelerator's products
-  std::string products_note;
+  std::string notes;  // on what was resumed or loaded, for `origin`
 
   std::uint64_t step = 0;
   // Per parameter: how many steps it has taken beyond `step`. Empty where each has taken as many.

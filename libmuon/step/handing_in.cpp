@@ -102,7 +102,7 @@ Result<> Engine::Impl::take_gradient(std::uint32_t param, libswap::Buffer my_pie
   const libswap::MutexLock lock(handing_in);
   EBB_TRY(may_hand_in(param, my_pieces));
   if (sums) {
-    ready = sums->add(kernels_of_gradients(), param, my_pieces, ready);
+    ready = sums->add(computing->of_gradients(), param, my_pieces, ready);
     my_pieces = sums->of(param);
   }
   handed_in(param, my_pieces, std::move(ready));
@@ -144,15 +144,11 @@ Result<libswap::Event> Engine::Impl::add_gradient(std::uint32_t param,
                  "set PartitionSpec::hand_in to HandIn::added, or call gradient_ready"};
   EBB_TRY(may_hand_in(param, my_pieces));
   gradients[param] = sums->of(param);
-  return gradient_events[param] = sums->add(kernels_of_gradients(), param, my_pieces, ready);
+  return gradient_events[param] = sums->add(computing->of_gradients(), param, my_pieces, ready);
 }
 
 bool Engine::Impl::has_gradient(std::uint32_t param) const {
   return gradient_given[param] || (sums && sums->any(param));
-}
-
-Kernels& Engine::Impl::kernels_of_gradients() const {
-  return config.gradients_on == Side::device ? kernels() : *host_kernels;
 }
 
 void Engine::Impl::next_gradients() {

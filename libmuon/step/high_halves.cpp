@@ -49,8 +49,8 @@ Result<> Engine::Impl::highs_unchanged() const {
     return Error{Code::usage,
                  "the bound weights are the high halves of masters, and were not handed out yet",
                  "call install_weights() first"};
-  const auto changed =
-      handed_out->changed(pool, [this](const Transit& part) { return bound_weight(part); });
+  const auto changed = handed_out->changed(
+      computing->pool(), [this](const Transit& part) { return bound_weight(part); });
   if (!changed) return {};
   return Error{Code::state,
                compose("parameter {}: its weights on rank {} are not those that were handed out: "

@@ -8,7 +8,6 @@
 #include "ebb/libmuon/comm/together.h"
 #include "ebb/libmuon/step/continuity.h"
 #include "ebb/libmuon/step/engine_impl.h"
-#include "ebb/libmuon/step/manifest_template.h"
 #include "ebb/libmuon/step/scattered_store.h"
 #include "ebb/libmuon/step/stored_state.h"
 
@@ -84,7 +83,7 @@ Result<> Engine::Impl::attach(const InitialWeights& initial, const Checkpoint* c
   };
   EBB_TRY(work(scattered.get(), "reading what it begins from", begin));
   EBB_TRY(choose_products(from.checkpoint == nullptr ? "" : from.checkpoint->catalog().producer));
-  note(products_note);
+  note(computing->note());
   EBB_TRY_ASSIGN(const auto fresh, directory->fresh(ranks));
   const auto parent = current ? current->uuid : formats::native::Uuid{};
   if (Result<> made = make_and_fill(fresh, parent, from); !made) {
@@ -160,9 +159,8 @@ Result<> Engine::Impl::open_sweep() {
       return updates->moments(chunk, moments);
     };
   }
-  const Sweep::Parts with{config.model, parts.plan, parts.chunks,
-                          pool,         kernels(),  bf16.value_or(Bf16::emulated),
-                          config.trace};
+  const Sweep::Parts with{config.model,         parts.plan,        parts.chunks, computing->pool(),
+                          computing->kernels(), computing->bf16(), config.trace};
   EBB_TRY_ASSIGN(sweep, Sweep::open(with, io, *store, parts.homes, parts.memory.workspace, ports));
   watch_snapshots();
   return {};
@@ -196,9 +194,9 @@ Result<> Engine::Impl::take_over(const formats::native::Manifest& manifest) {
   if (const auto passed_over = store->passed_over()) note(*passed_over);
   if (const std::uint32_t slots = store->superblock().slots; slots != config.slots)
     note(compose("it was made with {} slots a tile and keeps them", slots));
-  if (manifest.fingerprint != fingerprint_of(config, bf16, choice))
+  if (manifest.fingerprint != computing->fingerprint())
     note("it was written with other kernels: " + manifest.fingerprint);
-  note(products_note);
+  note(computing->note());
   EBB_TRY(open_sweep());
   EBB_TRY(sweep->cache().load_residents());
   step = resumed_step = manifest.step;

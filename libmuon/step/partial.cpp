@@ -28,7 +28,7 @@ Result<> Engine::Impl::sum_parts(std::size_t chunk) {
   const auto bring = [&](const Reduction& reduction, std::span<const Transit> planned) {
     for (const Transit& transit : planned)
       if (absent.has_gradient(transit.param)) gradient_events[transit.param].wait();
-    return reduction.run(*wire, *adding_kernels, part_room.buffer(), planned, {part, sum},
+    return reduction.run(*wire, computing->adding(), part_room.buffer(), planned, {part, sum},
                          with_gradients());
   };
   return travel_in_step("parts of gradients in", [&]() -> Result<std::uint64_t> {
@@ -65,7 +65,7 @@ Result<Look> Engine::Impl::look_at_sums() {
   Look all;
   const auto look = [&]() -> Result<> {
     for (std::size_t chunk = flow->next_to_sweep(); flow->may_sweep(chunk); ++chunk) {
-      add(all, look_at(sums_of(chunk), *host_kernels));
+      add(all, look_at(sums_of(chunk), computing->host()));
       flow->swept();
     }
     return {};

@@ -34,8 +34,8 @@ Result<> Engine::Impl::adopt_if_due() {
 
 libswap::Snapshots::MakeManifest Engine::Impl::manifest() const {
   return [groups = config.model.groups, blobs_now = blobs.all(), ahead = steps_ahead,
-          step_now = step, kernels = fingerprint_of(config, bf16, choice),
-          &params = config.model.params, &plan = parts.plan]() mutable {
+          step_now = step, kernels = computing->fingerprint(), &params = config.model.params,
+          &plan = parts.plan]() mutable {
     auto manifest = manifest_template(params, groups, plan);
     manifest.fingerprint = kernels;
     manifest.blobs = std::move(blobs_now);

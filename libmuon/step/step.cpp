@@ -90,11 +90,12 @@ Result<> Engine::Impl::agree_on_absent() {
 // Where the gradients lie. Their events are waited for here and not in a queue of the device, in
 // which what they depend on could come behind.
 Look Engine::Impl::look() {
-  for (const libswap::Event& event : gradient_events) pool.help_until(event);
-  return look_at(ranges_of(config.model, gradients, parts.plan), kernels_of_gradients());
+  for (const libswap::Event& event : gradient_events) computing->pool().help_until(event);
+  return look_at(ranges_of(config.model, gradients, parts.plan), computing->of_gradients());
 }
 
 Look Engine::Impl::look_at(std::span<const LookRange> ranges, Kernels& near) {
+  libswap::Pool& pool = computing->pool();
   Look found;
   const libswap::Buffer here = libswap::buffer_of(std::as_writable_bytes(std::span(&found, 1)));
   const libswap::Buffer there = near.device() == nullptr ? here : look_room.buffer();

@@ -76,8 +76,8 @@ Result<> Engine::Impl::go_back() {
 
 EngineStats Engine::Impl::all_stats() const {
   EngineStats all = stats;
-  all.pool = pool.stats();
-  all.bf16 = bf16;
+  all.pool = computing->pool().stats();
+  all.bf16 = computing->chosen_bf16();
   if (!snapshots) return all;
   all.snapshots_put_off += snapshots->put_off();
   all.add(sweep->cache().stats());
