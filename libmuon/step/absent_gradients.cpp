@@ -18,11 +18,23 @@ AbsentGradients::AbsentGradients(const StatePlan& plan)
     : plan_(&plan), said_(plan.params(), Answer::has) {}
 
 void AbsentGradients::say(std::uint32_t param, WithoutGradient how) {
+  const libswap::MutexLock lock(mutex_);
   said_[param] = how == WithoutGradient::zero ? Answer::zero : Answer::untouched;
   any_said_ = true;
 }
 
+AbsentGradients::Answer AbsentGradients::said(std::uint32_t param) const {
+  const libswap::MutexLock lock(mutex_);
+  return said_[param];
+}
+
+bool AbsentGradients::any_said() const {
+  const libswap::MutexLock lock(mutex_);
+  return any_said_;
+}
+
 void AbsentGradients::forget() {
+  const libswap::MutexLock lock(mutex_);
   said_.assign(said_.size(), Answer::has);
   any_said_ = false;
   agreed_.clear();
@@ -35,8 +47,10 @@ bool AbsentGradients::any_untouched() const {
 Result<std::vector<AbsentGradients::Answer>> AbsentGradients::ask(
     Communicator& ranks, std::span<const std::uint32_t> params) const {
   std::vector<std::int64_t> sums;
-  for (const std::uint32_t param : params)
-    sums.push_back(said_[param] == Answer::has ? 0 : said_[param] == Answer::zero ? kZero : 1);
+  for (const std::uint32_t param : params) {
+    const Answer mine = said(param);
+    sums.push_back(mine == Answer::has ? 0 : mine == Answer::zero ? kZero : 1);
+  }
   EBB_TRY(ranks.sum(sums));
   std::vector<Answer> answers;
   for (std::size_t i = 0; i < params.size(); ++i) {
@@ -50,7 +64,7 @@ Result<std::vector<AbsentGradients::Answer>> AbsentGradients::ask(
 }
 
 Result<> AbsentGradients::agree(Communicator& ranks, const ModelSpec& model) {
-  std::vector<std::uint32_t> params(said_.size());
+  std::vector<std::uint32_t> params(plan_->params());
   std::iota(params.begin(), params.end(), 0u);
   EBB_TRY_ASSIGN(agreed_, ask(ranks, params));
   const auto disputed = std::ranges::find(agreed_, Answer::disputed);
@@ -63,8 +77,9 @@ Result<> AbsentGradients::agree(Communicator& ranks, const ModelSpec& model) {
 
 std::string AbsentGradients::text_of(std::uint32_t param) const {
   if (!plan_->here(param)) return "not held";
-  if (said_[param] == Answer::has) return "handed in";
-  return said_[param] == Answer::zero ? "none, as zero" : "none, untouched";
+  const Answer mine = said(param);
+  if (mine == Answer::has) return "handed in";
+  return mine == Answer::zero ? "none, as zero" : "none, untouched";
 }
 
 Result<std::set<std::uint32_t>> AbsentGradients::gradients_said(

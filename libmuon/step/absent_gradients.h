@@ -1,6 +1,9 @@
 // AbsentGradients: which parameters have no gradient in a step, and what the step does with them:
 // as the trainer said on this rank, and as the ranks that hold them have agreed. What has no
 // gradient does not travel to its owner; what is untouched does not travel back either.
+//
+// Threading: what is said synchronises itself: some is asked about while more is said. What is
+// agreed changes on the thread that drives, while no step is under way; Flow::begin() publishes it.
 #pragma once
 
 #include <cstdint>
@@ -10,6 +13,7 @@
 
 #include "ebb/libmuon/comm/communicator.h"
 #include "ebb/libmuon/plan/state_plan.h"
+#include "ebb/libswap/sys/mutex.h"
 
 namespace ebb::libmuon {
 
@@ -18,9 +22,9 @@ class AbsentGradients {
   // Borrows the plan.
   explicit AbsentGradients(const StatePlan& plan);
 
-  // Of the coming step, by this rank: each parameter at most once, one thread at a time.
+  // Says it of the coming step, for this rank: each parameter at most once.
   void say(std::uint32_t param, WithoutGradient how);
-  bool any_said() const { return any_said_; }
+  bool any_said() const;
 
   // Collective. Until the next agreement the answers below are of this step. Code::usage names the
   // first parameter of which its ranks do not say the same, and who says what.
@@ -44,13 +48,20 @@ class AbsentGradients {
   Answer answer(std::uint32_t param) const {
     return agreed_.empty() ? Answer::has : agreed_[param];
   }
-  // Of all who hold these; collective.
+  Answer said(std::uint32_t param) const;
+  // Asks all who hold these; collective.
   Result<std::vector<Answer>> ask(Communicator& ranks, std::span<const std::uint32_t> params) const;
   std::string text_of(std::uint32_t param) const;
 
-  const StatePlan* plan_;
-  std::vector<Answer> said_;  // by parameter
-  bool any_said_ = false;
+  // Constant after construction.
+  const StatePlan* const plan_;
+
+  // Guarded by mutex_.
+  mutable libswap::Mutex mutex_;
+  std::vector<Answer> said_ EBB_GUARDED_BY(mutex_);  // by parameter
+  bool any_said_ EBB_GUARDED_BY(mutex_) = false;
+
+  // Published by Flow::begin().
   std::vector<Answer> agreed_;  // by parameter; empty: all have one
 };
 

@@ -13,21 +13,11 @@ using libswap::Buffer;
 using libswap::Lane;
 using libswap::TraceSpan;
 
-namespace {
-
-// The part of a trainer's buffer of a parameter that holds the range.
-Buffer part_of(const Buffer& held, const ModelLayout& trainer, Rank rank, const Transit& transit) {
-  return held.sub(trainer.place(transit.param, rank, transit.range.first), transit.range.count);
-}
-
-}  // namespace
-
 Buffer Engine::Impl::own_gradient(const Transit& transit, std::size_t chunk) {
   const StatePlan& plan = parts.plan;
   const std::uint32_t param = transit.param;
-  if (!absent.has_gradient(param)) return {};
-  if (plan.in_place(param, transit.range.first, plan.gradients()))
-    return part_of(gradients[param], plan.gradients(), plan.rank(), transit);
+  if (!gradients->absent().has_gradient(param)) return {};
+  if (plan.in_place(param, transit.range.first, plan.gradients())) return gradients->of(transit);
   return staging->at(Staging::Kind::gradients, chunk, transit);
 }
 
@@ -63,9 +53,7 @@ Result<std::uint64_t> Engine::Impl::bring_gradients(const Exchange& exchange,
                                                     std::span<const Transit> transits,
                                                     std::size_t chunk, const Travels& travels) {
   const StatePlan& plan = parts.plan;
-  const auto handed_in = [&](const Transit& transit) {
-    return part_of(gradients[transit.param], plan.gradients(), plan.rank(), transit);
-  };
+  const auto handed_in = [&](const Transit& transit) { return gradients->of(transit); };
   // Nothing where the trainer's own buffers hold it.
   const auto gathered = [&](const Transit& transit) {
     return plan.in_place(transit.param, transit.range.first, plan.gradients())
@@ -73,7 +61,7 @@ Result<std::uint64_t> Engine::Impl::bring_gradients(const Exchange& exchange,
                : staging->at(Staging::Kind::gradients, chunk, transit);
   };
   for (const Transit& transit : transits)
-    if (travels(transit.param)) gradient_events[transit.param].wait();
+    if (travels(transit.param)) gradients->wait_for(transit.param);
   return exchange.run(*wire, transits, {handed_in, gathered}, travels);
 }
 
@@ -119,14 +107,14 @@ Result<> Engine::Impl::updates_together(std::size_t chunk) {
          [&](const Transit& whole) { return updates->whole(Updates::Kind::update, chunk, whole); }},
         touched());
   }));
-  updates->orthogonalize(chunk, absent, computing->bf16());
+  updates->orthogonalize(chunk, gradients->absent(), computing->bf16());
   return {};
 }
 
 Result<> Engine::Impl::gradients_in_early(std::size_t piece) {
   const std::size_t chunk = parts.chunks.count() - 1 - piece;
   const std::span<const Transit> planned = parts.chunks.gradients(chunk);
-  EBB_TRY_ASSIGN(const auto said, absent.gradients_said(*flow_ranks, planned));
+  EBB_TRY_ASSIGN(const auto said, gradients->absent().gradients_said(*flow_ranks, planned));
   EBB_TRY(travel("gradients in early", [&] {
     return bring_gradients(routes.gradients_to_owners, planned, chunk,
                            [&](std::uint32_t param) { return said.contains(param); });
@@ -175,7 +163,8 @@ Result<> Engine::Impl::sweep_chunk(std::size_t chunk) {
 void Engine::Impl::begin_update(float grad_scale) {
   const auto update = [this, grad_scale, begun = false]() mutable -> Result<> {
     for (std::size_t chunk = flow->next_to_sweep(); turn_to(chunk); ++chunk) {
-      if (!std::exchange(begun, true)) sweep->begin_update(step + 1, grad_scale, absent);
+      if (!std::exchange(begun, true))
+        sweep->begin_update(steps.now() + 1, grad_scale, gradients->absent());
       const Result<> swept = sweep_chunk(chunk);
       if (sweep->spoiled()) flow->spoil();
       EBB_TRY(swept);
@@ -183,7 +172,7 @@ void Engine::Impl::begin_update(float grad_scale) {
     }
     return {};
   };
-  in_flight = true;
+  fly();
   flow->begin({.chunks = parts.chunks.count(),
                .in = [this](std::size_t chunk) -> Result<> {
                  EBB_TRY(highs_in(chunk, touched()));
@@ -197,6 +186,11 @@ void Engine::Impl::begin_update(float grad_scale) {
                .uses_up_early = true});
 }
 
+void Engine::Impl::fly() {
+  const libswap::MutexLock lock(ending);
+  in_flight = true;
+}
+
 void Engine::Impl::take_over_beside() {
   const libswap::MutexLock lock(beside_mutex);
   stats.sent_bytes += beside.sent_bytes;
@@ -207,12 +201,13 @@ void Engine::Impl::take_over_beside() {
 }
 
 void Engine::Impl::end_step() {
+  const libswap::MutexLock lock(ending);
   if (!std::exchange(in_flight, false)) return;
   const Flow::Ended ended = flow->wait();
   take_over_beside();
   stats.step_s += std::chrono::duration<double>(ended.at - step_began).count();
   if (config.trace != nullptr)
-    config.trace->add_step(parts.plan.rank(), step_name, step + 1, step_began, ended.at);
+    config.trace->add_step(parts.plan.rank(), step_name, steps.now() + 1, step_began, ended.at);
   step_outcome = outcome_of(ended);
 }
 
@@ -221,10 +216,11 @@ Result<StepResult> Engine::Impl::outcome_of(const Flow::Ended& ended) {
     // High halves that did not reach the trainer are nowhere else.
     (in_halves() ? broken : weights_owed) =
         Error{Code::state,
-              compose("the weights of step {} were not handed out to all ranks: {}", step + 1,
-                      ended.not_out->message),
+              compose("the weights of step {} were not handed out to all ranks: {}",
+                      steps.now() + 1, ended.not_out->message),
               way_back()};
-  const std::string where = compose("this engine stopped in the middle of step {}: ", step + 1);
+  const std::string where =
+      compose("this engine stopped in the middle of step {}: ", steps.now() + 1);
   switch (ended.how) {
     case Flow::Ended::How::whole:
       break;
@@ -240,23 +236,14 @@ Result<StepResult> Engine::Impl::outcome_of(const Flow::Ended& ended) {
                        "open the store again: the last committed generation resumes"};
       return *ended.why;
   }
-  count_steps();
-  next_gradients();
-  ++step;
+  steps.count(gradients->absent());
+  gradients->forget();
   ++stats.steps;
   if (!ended.not_out) return running;
   // What happened to this step; the next call is out of order.
   Error why = in_halves() ? *broken : *weights_owed;
   why.code = ended.not_out->code;
   return why;
-}
-
-// A parameter that was left untouched has not taken this step.
-void Engine::Impl::count_steps() {
-  if (!absent.any_untouched()) return;
-  steps_ahead.resize(config.model.params.size(), 0);
-  for (std::uint32_t param = 0; param < steps_ahead.size(); ++param)
-    if (absent.untouched(param)) --steps_ahead[param];
 }
 
 }  // namespace ebb::libmuon

@@ -7,6 +7,7 @@
 #include "ebb/libmuon/step/predict.h"
 #include "ebb/libmuon/step/settings.h"
 #include "ebb/libmuon/step/side.h"
+#include "ebb/libmuon/step/trainer_buffer.h"
 
 namespace ebb::libmuon {
 
@@ -35,11 +36,7 @@ Engine::Impl::Impl(const EngineConfig& engine_config, Communicator& communicator
       reductions(partial()
                      ? std::optional<Reductions>(std::in_place, parts.plan, config.chunk_bytes)
                      : std::nullopt),
-      gradients(engine_config.model.params.size()),
-      gradient_events(engine_config.model.params.size()),
-      gradient_given(engine_config.model.params.size(), false),
-      early(parts.plan, parts.chunks, parts.early_chunks),
-      absent(parts.plan),
+      steps(setup.config.model.params),
       weights(engine_config.model.params.size()),
       bound(engine_config.model.params.size(), false),
       last_chunk(last_chunks(parts.chunks, engine_config.model.params.size())) {
@@ -68,11 +65,7 @@ Result<> Engine::Impl::make_room() {
       config.accelerator != nullptr ? &config.accelerator->device() : nullptr;
   EBB_TRY_ASSIGN(part_room, libswap::allocate_pinned(computes, memory.parts));
   EBB_TRY_ASSIGN(bounce, libswap::allocate_pinned(computes, memory.bounce));
-  libswap::Device* const gradients_lie = device_of(config, config.gradients_on);
-  EBB_TRY_ASSIGN(look_room, libswap::allocate(gradients_lie, memory.look()));
-  if (config.partition.hand_in == HandIn::added) {
-    EBB_TRY_ASSIGN(sums, GradientSums::make(parts.plan, gradients_lie));
-  }
+  EBB_TRY_ASSIGN(gradients, Gradients::make(setup, *computing, steps));
   return {};
 }
 
@@ -130,7 +123,51 @@ Result<std::unique_ptr<Engine>> Engine::open(const EngineConfig& config, Communi
   return std::unique_ptr<Engine>(new Engine(std::move(impl)));
 }
 
-std::uint64_t Engine::step_count() const { return impl_->step; }
+Result<> Engine::bind_weights(std::uint32_t param, libswap::Buffer my_pieces) {
+  EBB_TRY_ASSIGN(const Entry::Inside inside, impl_->entry.alone("bind_weights"));
+  impl_->end_step();
+  EBB_TRY(impl_->not_stopped());
+  const StatePlan& plan = impl_->parts.plan;
+  EBB_TRY(check_buffer(impl_->config, plan.rank(), param, my_pieces,
+                       {"weights", plan.weights(), &ParamSpec::weight, impl_->config.weights_on}));
+  impl_->weights[param] = my_pieces;
+  impl_->bound[param] = true;
+  return {};
+}
+
+Result<> Engine::gradient_ready(std::uint32_t param, libswap::Buffer my_pieces,
+                                libswap::Event ready) {
+  EBB_TRY_ASSIGN(const Entry::Inside inside, impl_->entry.handing_in("gradient_ready"));
+  EBB_TRY(impl_->may_hand_in());
+  return impl_->gradients->take(param, my_pieces, std::move(ready), *impl_->flow);
+}
+
+Result<libswap::Event> Engine::add_gradient(std::uint32_t param, libswap::Buffer my_pieces,
+                                            const libswap::Event& ready) {
+  EBB_TRY_ASSIGN(const Entry::Inside inside, impl_->entry.handing_in("add_gradient"));
+  EBB_TRY(impl_->gradients->may_add());
+  EBB_TRY(impl_->may_hand_in());
+  return impl_->gradients->add(param, my_pieces, ready);
+}
+
+Result<> Engine::no_gradient(std::uint32_t param, WithoutGradient how) {
+  EBB_TRY_ASSIGN(const Entry::Inside inside, impl_->entry.handing_in("no_gradient"));
+  EBB_TRY(check_without(how));
+  EBB_TRY(impl_->may_hand_in());
+  return impl_->gradients->take_none(param, how, *impl_->flow);
+}
+
+Result<> Engine::Impl::may_hand_in() {
+  end_step();
+  return not_stopped();
+}
+
+void Engine::Impl::forget_gradients() {
+  flow->drop_early();
+  gradients->forget();
+}
+
+std::uint64_t Engine::step_count() const { return impl_->steps.now(); }
 const StatePlan& Engine::state_plan() const { return impl_->parts.plan; }
 const std::string& Engine::origin() const { return impl_->origin; }
 

@@ -28,13 +28,11 @@
 #include <thread>
 #include <vector>
 
-#include "ebb/libmuon/step/absent_gradients.h"
 #include "ebb/libmuon/step/computing.h"
-#include "ebb/libmuon/step/early.h"
 #include "ebb/libmuon/step/engine.h"
 #include "ebb/libmuon/step/entry.h"
 #include "ebb/libmuon/step/flow.h"
-#include "ebb/libmuon/step/gradient_sums.h"
+#include "ebb/libmuon/step/gradients.h"
 #include "ebb/libmuon/step/handed_out.h"
 #include "ebb/libmuon/step/setup.h"
 #include "ebb/libmuon/step/staging.h"
@@ -81,29 +79,19 @@ struct Engine::Impl {
                                                      const formats::native::Uuid& parent);
   Result<> open_sweep();
   void note(const std::string& text);
-  void set_steps(const std::map<std::string, std::int64_t>& taken);
   Result<> fill_from(const InitialWeights& initial);
   Result<> fill_from_checkpoint(const Beginning& from);
   Result<> agree_all(const Result<>& mine, std::string_view doing);
 
   // handing_in.cpp
-  Result<> take_gradient(std::uint32_t param, libswap::Buffer my_pieces, libswap::Event ready);
-  Result<libswap::Event> add_gradient(std::uint32_t param, const libswap::Buffer& my_pieces,
-                                      const libswap::Event& ready);
-  Result<> may_hand_in(std::uint32_t param, const libswap::Buffer& my_pieces);
-  Result<> may_hand_in(std::uint32_t param);
-  Result<> take_none(std::uint32_t param, WithoutGradient how);
-  void handed_in(std::uint32_t param, const libswap::Buffer& my_pieces, libswap::Event ready);
-  bool has_gradient(std::uint32_t param) const;
-  // Those of this step are used, or (the second) were for nothing.
-  void next_gradients();
+  // Ends the step in flight, if one is: a gradient is the next step's. Any thread that hands in.
+  Result<> may_hand_in();
+  // Those of this step were for nothing.
   void forget_gradients();
 
   // step.cpp, chunk.cpp
   Result<> check_ready(const StepArgs& args) const;
   Result<> agree_on_absent();
-  Look look();
-  Look look_at(std::span<const LookRange> ranges, Kernels& near);
   Result<StepResult> check_step(const StepArgs& args);
   // partial.cpp
   bool partial() const { return config.partition.hand_in == HandIn::partial; }
@@ -113,6 +101,7 @@ struct Engine::Impl {
   void begin_update(float grad_scale);
   // Ends the step in flight, if one is: `step_outcome` is how.
   void end_step();
+  void fly();  // a step is in flight from here on
   Result<StepResult> outcome_of(const Flow::Ended& ended);
   // [C] Of a chunk, on the flow's meeting thread.
   Result<> gradients_in(std::size_t chunk);
@@ -120,7 +109,6 @@ struct Engine::Impl {
   Result<> updates_together(std::size_t chunk);
   Result<> results_in(std::size_t chunk);
   Result<> weights_out(std::size_t chunk, const Travels& travels);
-  void count_steps();
   // Of some parameter, which no later call can do again.
   bool hands_out_updates() const;
   // Where weights, or updates, were not handed out to all ranks.
@@ -131,10 +119,10 @@ struct Engine::Impl {
                                         std::size_t chunk, const Travels& travels);
   // In a step: what has a gradient, and what takes part.
   Travels with_gradients() const {
-    return [this](std::uint32_t param) { return absent.has_gradient(param); };
+    return [this](std::uint32_t param) { return gradients->absent().has_gradient(param); };
   }
   Travels touched() const {
-    return [this](std::uint32_t param) { return !absent.untouched(param); };
+    return [this](std::uint32_t param) { return !gradients->absent().untouched(param); };
   }
   using Run = std::function<Result<std::uint64_t>()>;
   Result<double> travel(const char* what, const Run& run);  // seconds
@@ -147,8 +135,6 @@ struct Engine::Impl {
   libswap::Buffer own_weight(const Transit& transit, std::size_t chunk);
   void take_over_beside();
   Result<> install();
-
-  std::uint64_t steps_taken(std::uint32_t param) const;
 
   // high_halves.cpp
   bool in_halves() const { return parts.plan.columns().in_halves(); }
@@ -203,32 +189,24 @@ struct Engine::Impl {
   std::string origin;
   std::string notes;  // on what was resumed or loaded, for `origin`
 
-  std::uint64_t step = 0;
-  // Per parameter: how many steps it has taken beyond `step`. Empty where each has taken as many.
-  std::vector<std::int64_t> steps_ahead;
-  std::vector<libswap::Buffer> gradients;       // per parameter, as handed in
-  std::vector<libswap::Event> gradient_events;  // per parameter: behind it, it is there
-  std::vector<bool> gradient_given;
+  StepCount steps;
   Entry entry;
-  libswap::Mutex handing_in;         // one gradient at a time
-  std::optional<GradientSums> sums;  // where the engine adds them up
-  EarlyGradients early;
-  AbsentGradients absent;
+  std::unique_ptr<Gradients> gradients;
   std::vector<libswap::Buffer> weights;  // per parameter, as bound
   std::vector<bool> bound;
   std::vector<std::size_t> last_chunk;      // per parameter: that hands out weights of it
   std::optional<HandedOut> handed_out;      // where masters are in halves
   std::optional<std::uint64_t> highs_kept;  // the step of which their tiles are
   std::optional<Staging> staging;           // what the trainer's buffers hold lies nowhere else
-  libswap::DeviceMemory look_room;          // on the device, where gradients lie there
   libswap::DeviceMemory bounce;             // of the wire
   libswap::DeviceMemory part_room;          // of parts on their way
   libswap::Blobs blobs;
-  std::optional<Error> broken;        // ranks could not agree whether to go on: reopen
-  std::optional<Error> stopped;       // a step was cut on some rank by an I/O error
-  std::optional<Error> weights_owed;  // a step's weights were not handed out to all
-  bool in_flight = false;             // a step, behind the caller
-  StepResult running;                 // of that step
+  std::optional<Error> broken;                    // ranks could not agree whether to go on: reopen
+  std::optional<Error> stopped;                   // a step was cut on some rank by an I/O error
+  std::optional<Error> weights_owed;              // a step's weights were not handed out to all
+  libswap::Mutex ending;                          // of a step: whoever hands in ends it
+  bool in_flight EBB_GUARDED_BY(ending) = false;  // a step, behind the caller
+  StepResult running;                             // of that step
   Flow::Clock::time_point step_began;
   const char* step_name = "step";                  // in the trace
   std::optional<Result<StepResult>> step_outcome;  // of the last step that ended

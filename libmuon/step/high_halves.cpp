@@ -61,11 +61,11 @@ Result<> Engine::Impl::highs_unchanged() const {
 }
 
 Result<> Engine::Impl::keep_highs() {
-  if (!in_halves() || highs_kept == step) return {};
+  if (!in_halves() || highs_kept == steps.now()) return {};
   EBB_TRY(agree_all(highs_unchanged(), "reading its high halves"));
   highs_kept.reset();
   const Flow::Ended ended =
-      walk([this](const Sweep::Between& next) { return sweep->keep(step, next); },
+      walk([this](const Sweep::Between& next) { return sweep->keep(steps.now(), next); },
            {.in = [this](std::size_t chunk) { return highs_in(chunk, {}); },
             .out = [](std::size_t) { return Result<>(); },
             .doing = "keeping its high halves"});
@@ -73,7 +73,7 @@ Result<> Engine::Impl::keep_highs() {
     sweep->go_on();  // a tile that could not be written still is to be
     return *ended.why;
   }
-  highs_kept = step;
+  highs_kept = steps.now();
   return {};
 }
 

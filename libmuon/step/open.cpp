@@ -103,7 +103,7 @@ Result<> Engine::Impl::attach(const InitialWeights& initial, const Checkpoint* c
                      ranks_text(checkpoint->catalog().world));
   else
     origin = "created";
-  origin += compose(" at step {}{}", step, (notes.empty() ? "" : " (" + notes + ")"));
+  origin += compose(" at step {}{}", steps.now(), (notes.empty() ? "" : " (" + notes + ")"));
   return {};
 }
 
@@ -128,7 +128,7 @@ Result<> Engine::Impl::make_and_fill(const libswap::SwapDirectory::Entry& fresh,
   EBB_TRY(work(from.scattered, "filling its store", [&] {
     return from.checkpoint != nullptr ? fill_from_checkpoint(from) : fill_from(from.initial);
   }));
-  highs_kept = step;
+  highs_kept = steps.now();
   EBB_TRY_ASSIGN(const bool begun, begin_snapshot());
   EBB_CHECK(begun);
   EBB_TRY(wait_for_snapshot());
@@ -143,7 +143,7 @@ Result<> Engine::Impl::open_sweep() {
                          const Transit& part) { return own_gradient(part, chunk); },
       .weight = [this](std::size_t chunk, const Transit& part) { return own_weight(part, chunk); },
       .high = [this](std::size_t chunk, const Transit& part) { return own_high(part, chunk); },
-      .steps_taken = [this](std::uint32_t param) { return steps_taken(param); },
+      .steps_taken = [this](std::uint32_t param) { return steps.taken(param); },
   };
   if (updates != nullptr) {
     ports.decay = [this](std::size_t chunk, const Transit& part) {
@@ -183,8 +183,8 @@ Result<bool> Engine::Impl::resume(const libswap::SwapDirectory::Entry& current) 
   }
   EBB_TRY(choose_products(manifest->fingerprint));
   EBB_TRY(together(ranks, "resuming its store", [&] { return take_over(*manifest); }));
-  origin =
-      compose("resumed the store at step {}{}", step, (notes.empty() ? "" : " (" + notes + ")"));
+  origin = compose("resumed the store at step {}{}", steps.now(),
+                   (notes.empty() ? "" : " (" + notes + ")"));
   return true;
 }
 
@@ -199,22 +199,11 @@ Result<> Engine::Impl::take_over(const formats::native::Manifest& manifest) {
   note(computing->note());
   EBB_TRY(open_sweep());
   EBB_TRY(sweep->cache().load_residents());
-  step = resumed_step = manifest.step;
-  highs_kept = step;
-  set_steps(manifest.param_steps);
+  resumed_step = manifest.step;
+  steps.set(manifest.step, manifest.param_steps);
+  highs_kept = steps.now();
   blobs.take(manifest.blobs);
   return {};
-}
-
-// Parameters that are not counted have taken `step` steps.
-void Engine::Impl::set_steps(const std::map<std::string, std::int64_t>& taken) {
-  std::vector<std::int64_t> ahead;
-  for (const ParamSpec& param : config.model.params) {
-    const auto found = taken.find(param.name);
-    ahead.push_back(found == taken.end() ? 0 : found->second - static_cast<std::int64_t>(step));
-  }
-  const bool all_alike = std::ranges::all_of(ahead, [](std::int64_t steps) { return steps == 0; });
-  steps_ahead = all_alike ? std::vector<std::int64_t>() : std::move(ahead);
 }
 
 Result<std::shared_ptr<libswap::Store>> Engine::Impl::make_store(
@@ -249,11 +238,12 @@ Result<> Engine::Impl::begin_from(Beginning& from) {
   EBB_TRY_ASSIGN(auto taken, formats::counted_steps(*from.checkpoint));
   // Where nobody counts for all, the step is that of the parameter that has taken the most.
   std::int64_t most = 0;
-  for (const auto& [name, steps] : taken) most = std::max(most, steps);
-  step = static_cast<std::uint64_t>(std::max<std::int64_t>(0, catalog.step.value_or(most)));
+  for (const auto& [name, counted] : taken) most = std::max(most, counted);
+  const auto step =
+      static_cast<std::uint64_t>(std::max<std::int64_t>(0, catalog.step.value_or(most)));
   for (std::size_t i = 0; i < from.held.size(); ++i)
     if (from.held[i] != Held::all) taken[config.model.params[i].name] = 0;
-  set_steps(taken);
+  steps.set(step, taken);
   if (const std::string left = blobs.take(catalog); !left.empty()) note(left);
   return {};
 }
@@ -263,19 +253,20 @@ void Engine::Impl::note(const std::string& text) {
 }
 
 Result<> Engine::Impl::fill_from(const InitialWeights& initial) {
-  return sweep->create(step, [&](std::uint64_t tile, std::span<std::byte> bytes) -> Result<> {
-    for (const auto& segment : parts.plan.segments(parts.plan.tiles()[tile])) {
-      if (!parts.plan.columns().of_masters(segment.state)) continue;
-      const std::string& name = config.model.params[segment.param].name;
-      EBB_TRY(fill_masters(name, segment, bytes, masters_from(initial, segment.param, name)));
-    }
-    return {};
-  });
+  return sweep->create(
+      steps.now(), [&](std::uint64_t tile, std::span<std::byte> bytes) -> Result<> {
+        for (const auto& segment : parts.plan.segments(parts.plan.tiles()[tile])) {
+          if (!parts.plan.columns().of_masters(segment.state)) continue;
+          const std::string& name = config.model.params[segment.param].name;
+          EBB_TRY(fill_masters(name, segment, bytes, masters_from(initial, segment.param, name)));
+        }
+        return {};
+      });
 }
 
 Result<> Engine::Impl::fill_from_checkpoint(const Beginning& from) {
   StateSource source(*from.checkpoint, config.model, parts.plan, from.held, from.initial);
-  return sweep->create(step, [&](std::uint64_t tile, std::span<std::byte> bytes) {
+  return sweep->create(steps.now(), [&](std::uint64_t tile, std::span<std::byte> bytes) {
     return source.fill(parts.plan.segments(parts.plan.tiles()[tile]), bytes);
   });
 }

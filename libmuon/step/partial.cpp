@@ -1,33 +1,17 @@
 // Gradients that are handed in as parts of a sum over ranks: they are added up for the norm, and
 // for the update once more, unless they are kept.
 #include "ebb/libmuon/step/engine_impl.h"
+#include "ebb/libmuon/step/norm.h"
 
 namespace ebb::libmuon {
 
-namespace {
-
-void add(Look& all, const Look& more) {
-  ExactSum sum{.limbs = all.squares}, other{.limbs = more.squares};
-  other.carry();
-  sum.merge(other);
-  all.squares = sum.limbs;
-  all.largest = std::max(all.largest, more.largest);
-}
-
-}  // namespace
-
 Result<> Engine::Impl::sum_parts(std::size_t chunk) {
-  const StatePlan& plan = parts.plan;
   staging->begin(Staging::Kind::gradients, chunk);
-  const auto part = [&](const Transit& transit) {
-    const auto [param, range] = transit;
-    return gradients[param].sub(plan.gradients().place(param, plan.rank(), range.first),
-                                range.count);
-  };
+  const auto part = [&](const Transit& transit) { return gradients->of(transit); };
   const auto sum = [&](const Transit& transit) { return own_gradient(transit, chunk); };
   const auto bring = [&](const Reduction& reduction, std::span<const Transit> planned) {
     for (const Transit& transit : planned)
-      if (absent.has_gradient(transit.param)) gradient_events[transit.param].wait();
+      if (gradients->absent().has_gradient(transit.param)) gradients->wait_for(transit.param);
     return reduction.run(*wire, computing->adding(), part_room.buffer(), planned, {part, sum},
                          with_gradients());
   };
@@ -47,7 +31,7 @@ std::vector<LookRange> Engine::Impl::sums_of(std::size_t chunk) {
   std::vector<LookRange> ranges;
   const auto add_all = [&](std::span<const Transit> planned) {
     for (const Transit& transit : planned) {
-      if (!absent.has_gradient(transit.param)) continue;
+      if (!gradients->absent().has_gradient(transit.param)) continue;
       const double limit =
           std::visit([](const auto& spec) { return largest_gradient(spec); },
                      config.model.groups[config.model.params[transit.param].group]);
@@ -65,7 +49,7 @@ Result<Look> Engine::Impl::look_at_sums() {
   Look all;
   const auto look = [&]() -> Result<> {
     for (std::size_t chunk = flow->next_to_sweep(); flow->may_sweep(chunk); ++chunk) {
-      add(all, look_at(sums_of(chunk), computing->host()));
+      add(all, look_at(sums_of(chunk), computing->host(), computing->pool()));
       flow->swept();
     }
     return {};

@@ -33,8 +33,8 @@ Result<> Engine::Impl::adopt_if_due() {
 }
 
 libswap::Snapshots::MakeManifest Engine::Impl::manifest() const {
-  return [groups = config.model.groups, blobs_now = blobs.all(), ahead = steps_ahead,
-          step_now = step, kernels = computing->fingerprint(), &params = config.model.params,
+  return [groups = config.model.groups, blobs_now = blobs.all(), ahead = steps.ahead(),
+          step_now = steps.now(), kernels = computing->fingerprint(), &params = config.model.params,
           &plan = parts.plan]() mutable {
     auto manifest = manifest_template(params, groups, plan);
     manifest.fingerprint = kernels;
@@ -51,7 +51,7 @@ Result<bool> Engine::Impl::begin_snapshot() {
   EBB_TRY(agree_all(not_stopped(), "beginning a snapshot"));
   sweep->go_on();  // what a disk refused behind the last step is written now
   const auto keep = [this] { return keep_highs(); };
-  EBB_TRY_ASSIGN(const bool begun, snapshots->begin(step, manifest(), keep));
+  EBB_TRY_ASSIGN(const bool begun, snapshots->begin(steps.now(), manifest(), keep));
   EBB_TRY(adopt_if_due());
   if (begun) stats.snapshot_s += libswap::seconds_since(begin);
   return begun;

@@ -36,7 +36,7 @@ Result<StepResult> Engine::Impl::go_on() {
   step_name = "step, continued";
   stopped.reset();
   sweep->go_on();
-  in_flight = true;
+  fly();
   flow->go_on();
   end_step();
   return *step_outcome;
