@@ -1,145 +1,185 @@
+// The calls of an Engine, and how its steps end.
 #include "ebb/libmuon/step/engine.h"
 
-#include <algorithm>
+#include <chrono>
+#include <utility>
 
-#include "ebb/libmuon/comm/check_communicator.h"
 #include "ebb/libmuon/step/engine_impl.h"
 #include "ebb/libmuon/step/predict.h"
 #include "ebb/libmuon/step/settings.h"
-#include "ebb/libmuon/step/side.h"
-#include "ebb/libmuon/step/trainer_buffer.h"
+#include "ebb/libswap/sys/process.h"
 
 namespace ebb::libmuon {
+
+using libswap::MutexLock;
+
+Engine::Engine(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
+Engine::~Engine() = default;
 
 Result<EnginePlan> Engine::plan(const EngineConfig& config, Rank rank, Side wire) {
   return predict(config, rank, wire);
 }
 
-namespace {
-
-// By parameter: the last chunk with weights of it.
-std::vector<std::size_t> last_chunks(const Chunks& chunks, std::size_t params) {
-  std::vector<std::size_t> last(params, 0);
-  for (std::size_t chunk = 0; chunk < chunks.count(); ++chunk)
-    for (const auto transits : {chunks.weights(chunk), chunks.adam_weights(chunk)})
-      for (const Transit& transit : transits) last[transit.param] = chunk;
-  return last;
+Result<> Engine::Impl::agree_all(const Result<>& mine, std::string_view doing) {
+  return libswap::agree_all(setup.ranks, mine, doing);
 }
 
-}  // namespace
-
-Engine::Impl::Impl(const EngineConfig& engine_config, Communicator& communicator,
-                   libswap::IoQueue& queue, libswap::SwapDirectory& swap_directory,
-                   Prepared prepared)
-    : setup(engine_config, communicator, queue, std::move(prepared)),
-      directory(&swap_directory),
-      reductions(partial()
-                     ? std::optional<Reductions>(std::in_place, parts.plan, config.chunk_bytes)
-                     : std::nullopt),
-      steps(setup.config.model.params),
-      weights(engine_config.model.params.size()),
-      bound(engine_config.model.params.size(), false),
-      last_chunk(last_chunks(parts.chunks, engine_config.model.params.size())) {
-  if (in_halves()) handed_out.emplace(parts.chunks, routes.highs_to_owners, routes.highs_to_shards);
+Result<> Engine::Impl::may_hand_in() {
+  end_step();
+  return not_stopped();
 }
 
-Result<> Engine::Impl::choose_products(std::string_view kept) {
-  EBB_TRY(computing->choose(kept));
-  if (updates != nullptr) updates->choose(computing->choice());
+void Engine::Impl::forget_gradients() {
+  run->flow().drop_early();
+  gradients->forget();
+}
+
+void Engine::Impl::take_counted() {
+  const EngineStats more = run->take_counted();
+  stats.sent_bytes += more.sent_bytes;
+  stats.exchange_s += more.exchange_s;
+  stats.exposed_exchange_s += more.exposed_exchange_s;
+  stats.compute_s += more.compute_s;
+}
+
+void Engine::Impl::end_step() {
+  const MutexLock lock(ending);
+  if (!std::exchange(under_way.in_flight, false)) return;
+  const Flow::Ended ended = run->wait();
+  take_counted();
+  const auto& [in_flight, result, began, name] = under_way;
+  stats.step_s += std::chrono::duration<double>(ended.at - began).count();
+  if (libswap::Trace* const trace = setup.config.trace)
+    trace->add_step(setup.rank(), name, steps.now() + 1, began, ended.at);
+  outcome = outcome_of(ended);
+}
+
+Result<StepResult> Engine::Impl::outcome_of(const Flow::Ended& ended) {
+  std::optional<Error> owed;
+  if (ended.not_out) {
+    owed = Error{Code::state,
+                 compose("the weights of step {} were not handed out to all ranks: {}",
+                         steps.now() + 1, ended.not_out->message),
+                 weights.way_back()};
+    // High halves that did not reach the trainer are nowhere else.
+    fate.set(setup.in_halves() ? Fate::broken : Fate::owing, *owed);
+  }
+  const std::string where =
+      compose("this engine stopped in the middle of step {}: ", steps.now() + 1);
+  switch (ended.how) {
+    case Flow::Ended::How::whole:
+      break;
+    case Flow::Ended::How::stopped:
+      fate.set(Fate::stopped, {Code::state, where + ended.why->message,
+                               "continue_step() goes on with it, abandon_step() goes back to the "
+                               "last committed generation"});
+      return *ended.why;
+    case Flow::Ended::How::spoiled:
+    case Flow::Ended::How::apart:
+      if (ended.begun)
+        fate.set(Fate::broken, {Code::state, where + ended.why->message,
+                                "open the store again: the last committed generation resumes"});
+      return *ended.why;
+  }
+  steps.count(gradients->absent());
+  gradients->forget();
+  ++stats.steps;
+  if (!owed) return under_way.result;
+  // What happened to this step; the next call is out of order.
+  Error why = *owed;
+  why.code = ended.not_out->code;
+  return why;
+}
+
+EngineStats Engine::Impl::all_stats() const {
+  const MutexLock lock(ending);
+  EngineStats all = stats;
+  all.pool = computing->pool().stats();
+  all.bf16 = computing->chosen_bf16();
+  home.add_to(all);
+  return all;
+}
+
+Result<> Engine::Impl::keep_highs() {
+  if (!setup.in_halves() || weights.kept() == steps.now()) return {};
+  EBB_TRY(agree_all(weights.unchanged(computing->pool()), "reading its high halves"));
+  weights.set_kept(std::nullopt);
+  const Flow::Ended ended = run->keep_highs();
+  {
+    const MutexLock lock(ending);
+    take_counted();
+  }
+  if (ended.why) {
+    run->sweep().go_on();  // a tile that could not be written still is to be
+    return *ended.why;
+  }
+  weights.set_kept(steps.now());
   return {};
 }
 
-Result<> Engine::Impl::make_room() {
-  EBB_TRY_ASSIGN(computing, Computing::make(setup));
-  if (parts.plan.placement() == Placement::shard) {
-    EBB_TRY_ASSIGN(auto own, computing->more_kernels());
-    EBB_TRY_ASSIGN(updates,
-                   Updates::make({config.model, parts.plan, parts.chunks, config.accelerator},
-                                 computing->pool(), std::move(own)));
+Result<> Engine::Impl::can_install() const {
+  EBB_TRY(not_stopped());
+  return weights.hands_out_updates() ? fate.check(Fate::owing) : Result<>();
+}
+
+Result<> Engine::Impl::install() {
+  if (setup.in_halves()) EBB_TRY(home.settle(libswap::Snapshots::Mode::poll));
+  EBB_TRY(keep_highs());
+  const Flow::Ended ended = run->hand_out_weights();
+  {
+    const MutexLock lock(ending);
+    take_counted();
   }
-  const Memory& memory = parts.memory;
-  EBB_TRY_ASSIGN(staging,
-                 Staging::make({parts.plan, parts.chunks, routes.adam, parts.lasting_chunks},
-                               device_of(config, memory.wire)));
-  libswap::Device* const computes =
-      config.accelerator != nullptr ? &config.accelerator->device() : nullptr;
-  EBB_TRY_ASSIGN(part_room, libswap::allocate_pinned(computes, memory.parts));
-  EBB_TRY_ASSIGN(bounce, libswap::allocate_pinned(computes, memory.bounce));
-  EBB_TRY_ASSIGN(gradients, Gradients::make(setup, *computing, steps));
+  if (ended.why) return *ended.why;
+  if (ended.not_out) return *ended.not_out;
+  fate.clear(Fate::owing);
   return {};
 }
 
-Engine::Engine(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
-Engine::~Engine() = default;
+Result<bool> Engine::Impl::begin_snapshot() {
+  end_step();
+  const auto begin = std::chrono::steady_clock::now();
+  EBB_TRY(agree_all(not_stopped(), "beginning a snapshot"));
+  run->sweep().go_on();  // what a disk refused behind the last step is written now
+  const auto keep = [this] { return keep_highs(); };
+  EBB_TRY_ASSIGN(const bool begun, home.begin_snapshot(keep));
+  const MutexLock lock(ending);
+  if (begun) stats.snapshot_s += libswap::seconds_since(begin);
+  return begun;
+}
 
-Result<std::unique_ptr<Engine>> Engine::open(const EngineConfig& config, Communicator& ranks,
-                                             libswap::IoQueue& io,
-                                             libswap::SwapDirectory& directory,
-                                             const InitialWeights& initial,
-                                             const Checkpoint* checkpoint) {
-  const auto make = [&]() -> Result<std::unique_ptr<Impl>> {
-    const bool takes = config.accelerator != nullptr && ranks.takes(config.accelerator->device());
-    EBB_TRY_ASSIGN(Prepared parts,
-                   prepare(config, ranks.rank(), takes ? Side::device : Side::host));
-    if (parts.plan.world() != ranks.world())
-      return Error{Code::layout, compose("{} are for {} ranks, {} are here",
-                                         config.partition.axes.empty()
-                                             ? "the layouts"
-                                             : "the axes " + text_of(config.partition.axes),
-                                         parts.plan.world(), ranks.world())};
-    if (!initial && checkpoint == nullptr && !directory.current())
-      return Error{Code::usage,
-                   directory.path().string() +
-                       " holds no store, and there is neither a checkpoint nor initial weights",
-                   "pass initial weights to Engine::open"};
-    auto impl = std::make_unique<Impl>(config, ranks, io, directory, std::move(parts));
-    EBB_TRY(impl->make_room());
-    return impl;
-  };
-  EBB_TRY(check_communicator(ranks));
-  auto made = make();
-  EBB_TRY(libswap::agree_all(ranks, made ? Result<>() : made.error(), "planning its state"));
-  auto settings = settings_of(config, (*made)->parts.plan.columns());
-  settings.push_back({"the checkpoint to begin from", checkpoint == nullptr ? "none" : "given"});
-  const auto current = directory.current();
-  settings.push_back(
-      {"the store to resume", current ? formats::native::to_string(current->uuid) : "none"});
-  EBB_TRY(libswap::same_everywhere(ranks, settings));
-  std::unique_ptr<Impl> impl = std::move(*made);
-  EBB_TRY_ASSIGN(impl->flow_ranks, ranks.duplicate());
-  EBB_TRY(libswap::agree_all(ranks, check_duplicate(ranks, *impl->flow_ranks), "duplicating"));
-  impl->wire.emplace(*impl->flow_ranks, impl->bounce);
-  auto flow = Flow::start(*impl->flow_ranks, {.count = impl->parts.early_chunks,
-                                              .bring = [self = impl.get()](std::size_t piece) {
-                                                return self->gradients_in_early(piece);
-                                              }});
-  EBB_TRY(libswap::agree_all(ranks, flow ? Result<>() : flow.error(), "starting its threads"));
-  impl->flow = std::move(*flow);
-  if (Result<> attached = impl->attach(initial, checkpoint); !attached) {
-    ranks.abort();  // nobody may wait for this rank in a collective it never reaches
-    return std::move(attached).error();
-  }
-  impl->origin += directory.passed_over();
-  return std::unique_ptr<Engine>(new Engine(std::move(impl)));
+Result<std::uint64_t> Engine::Impl::wait_for_snapshot() {
+  end_step();
+  EBB_TRY(agree_all(not_stopped(), "waiting for a snapshot"));
+  EBB_TRY(home.settle(libswap::Snapshots::Mode::wait));
+  return home.wait_snapshot();
 }
 
 Result<> Engine::bind_weights(std::uint32_t param, libswap::Buffer my_pieces) {
   EBB_TRY_ASSIGN(const Entry::Inside inside, impl_->entry.alone("bind_weights"));
   impl_->end_step();
   EBB_TRY(impl_->not_stopped());
-  const StatePlan& plan = impl_->parts.plan;
-  EBB_TRY(check_buffer(impl_->config, plan.rank(), param, my_pieces,
-                       {"weights", plan.weights(), &ParamSpec::weight, impl_->config.weights_on}));
-  impl_->weights[param] = my_pieces;
-  impl_->bound[param] = true;
-  return {};
+  return impl_->weights.bind(param, my_pieces);
+}
+
+Result<> Engine::install_weights() {
+  EBB_TRY_ASSIGN(const Entry::Inside inside, impl_->entry.alone("install_weights"));
+  impl_->end_step();
+  EBB_TRY(impl_->agree_all(impl_->can_install(), "installing its weights"));
+  const Setup& setup = impl_->setup;
+  for (std::uint32_t i = 0; i < setup.config.model.params.size(); ++i)
+    if (setup.plan().here(i) && !impl_->weights.bound(i))
+      return Error{Code::usage,
+                   "parameter " + setup.config.model.params[i].name + " has no weights bound",
+                   "call bind_weights for all first"};
+  return impl_->install();
 }
 
 Result<> Engine::gradient_ready(std::uint32_t param, libswap::Buffer my_pieces,
                                 libswap::Event ready) {
   EBB_TRY_ASSIGN(const Entry::Inside inside, impl_->entry.handing_in("gradient_ready"));
   EBB_TRY(impl_->may_hand_in());
-  return impl_->gradients->take(param, my_pieces, std::move(ready), *impl_->flow);
+  return impl_->gradients->take(param, my_pieces, std::move(ready), impl_->run->flow());
 }
 
 Result<libswap::Event> Engine::add_gradient(std::uint32_t param, libswap::Buffer my_pieces,
@@ -154,48 +194,59 @@ Result<> Engine::no_gradient(std::uint32_t param, WithoutGradient how) {
   EBB_TRY_ASSIGN(const Entry::Inside inside, impl_->entry.handing_in("no_gradient"));
   EBB_TRY(check_without(how));
   EBB_TRY(impl_->may_hand_in());
-  return impl_->gradients->take_none(param, how, *impl_->flow);
+  return impl_->gradients->take_none(param, how, impl_->run->flow());
 }
 
-Result<> Engine::Impl::may_hand_in() {
-  end_step();
-  return not_stopped();
+Result<> Engine::weights_ready(std::uint32_t param) const {
+  EBB_TRY_ASSIGN(const std::size_t last, impl_->weights.last_chunk(param));
+  return impl_->run->flow().wait_for_out(last);
 }
 
-void Engine::Impl::forget_gradients() {
-  flow->drop_early();
-  gradients->forget();
+Result<formats::native::Group> Engine::group(std::uint32_t group) const {
+  return group_of(impl_->setup.config.model, group);
 }
 
-std::uint64_t Engine::step_count() const { return impl_->steps.now(); }
-const StatePlan& Engine::state_plan() const { return impl_->parts.plan; }
-const std::string& Engine::origin() const { return impl_->origin; }
+Result<> Engine::set(std::uint32_t group, std::string_view name, double value) {
+  EBB_TRY_ASSIGN(const Entry::Inside inside, impl_->entry.alone("set"));
+  impl_->end_step();
+  EBB_TRY(impl_->not_stopped());
+  return change(impl_->setup.config.model, group, name, value);
+}
+
+Result<> Engine::set_learning_rate(std::uint32_t group, double lr) { return set(group, "lr", lr); }
+
+Result<bool> Engine::snapshot() {
+  EBB_TRY_ASSIGN(const Entry::Inside inside, impl_->entry.alone("snapshot"));
+  return impl_->begin_snapshot();
+}
+
+Result<std::uint64_t> Engine::wait_snapshot() {
+  EBB_TRY_ASSIGN(const Entry::Inside inside, impl_->entry.alone("wait_snapshot"));
+  return impl_->wait_for_snapshot();
+}
 
 Result<> Engine::set_blob(std::string key, ByteVector bytes) {
   EBB_TRY_ASSIGN(const Entry::Inside inside, impl_->entry.alone("set_blob"));
   impl_->end_step();
   EBB_TRY(impl_->not_stopped());
-  return impl_->blobs.set(std::move(key), std::move(bytes));
+  return impl_->home.blobs().set(std::move(key), std::move(bytes));
 }
 
-const ByteVector* Engine::blob(std::string_view key) const { return impl_->blobs.find(key); }
+const ByteVector* Engine::blob(std::string_view key) const { return impl_->home.blobs().find(key); }
 
-std::uint64_t Engine::committed_generation() const {
-  return impl_->store ? impl_->store->committed_generation() : 0;
-}
-std::uint64_t Engine::committed_step() const {
-  const auto committed = impl_->snapshots ? impl_->snapshots->committed_step() : std::nullopt;
-  return committed.value_or(impl_->resumed_step);
-}
-const Error* Engine::snapshot_error() const {
-  return impl_->snapshots ? impl_->snapshots->error() : nullptr;
-}
+std::uint64_t Engine::step_count() const { return impl_->steps.now(); }
+const StatePlan& Engine::state_plan() const { return impl_->setup.plan(); }
+const std::string& Engine::origin() const { return impl_->home.origin(); }
+
+std::uint64_t Engine::committed_generation() const { return impl_->home.committed_generation(); }
+std::uint64_t Engine::committed_step() const { return impl_->home.committed_step(); }
+const Error* Engine::snapshot_error() const { return impl_->home.snapshot_error(); }
+const std::filesystem::path& Engine::store_directory() const { return impl_->home.path(); }
+
 Result<PinnedCheckpoint> Engine::open_export() const {
   EBB_TRY(impl_->not_stopped());
-  return PinnedCheckpoint::pin(impl_->store, impl_->store_path, committed_generation(),
-                               committed_step());
+  return impl_->home.pin();
 }
-const std::filesystem::path& Engine::store_directory() const { return impl_->store_path; }
 
 EngineStats Engine::stats() const { return impl_->all_stats(); }
 

@@ -36,27 +36,27 @@ class Gradients {
   Result<libswap::Event> add(std::uint32_t param, const libswap::Buffer& my_pieces,
                              const libswap::Event& ready);
   Result<> may_add() const;
-  // Takes it that there is none, as Engine::no_gradient() says.
+  // Notes that the parameter has none, as Engine::no_gradient() says.
   Result<> take_none(std::uint32_t param, WithoutGradient how, Flow& flow);
 
-  // Whether a gradient was handed in, one of several was, or none was said to be.
+  // Whether a gradient was handed in, or one of several, or the parameter was said to have none.
   bool has(std::uint32_t param) const;
-  // This rank's part of a range, where the trainer holds it.
+  // Finds this rank's part of a range, where the trainer holds it.
   libswap::Buffer of(const Transit& transit) const;
   // Waits until the gradient is there.
   void wait_for(std::uint32_t param) const;
-  // Which parameters have none in the present step, as the ranks have agreed.
+  // Says which parameters have none in the present step, as the ranks have agreed.
   const AbsentGradients& absent() const { return absent_; }
 
   // [C] Agrees on what is absent, where anything is. Code::usage where ranks say different things.
   Result<> agree_on_absent();
-  // Looks at all of them, where they lie, once they are there.
+  // Looks at all gradients, where they lie, once they are there.
   Look look() const;
-  // Nothing is handed in: the next step's are awaited.
+  // Forgets what was handed in and said: the next step's gradients are awaited.
   void forget();
 
  private:
-  // A parameter's, as handed in: behind the event it is there.
+  // A parameter's gradient, which is there once the event has passed.
   struct HandedIn {
     libswap::Buffer buffer;
     libswap::Event ready;
@@ -90,7 +90,7 @@ class Gradients {
   std::vector<HandedIn> handed_in_ EBB_GUARDED_BY(mutex_);  // by parameter
 };
 
-// Code::usage where it is no way to do without a gradient.
+// Answers Code::usage where `how` is no way to do without a gradient.
 Result<> check_without(WithoutGradient how);
 
 }  // namespace ebb::libmuon

@@ -5,7 +5,6 @@
 
 #include "ebb/formats/core/nearest.h"
 #include "ebb/libmuon/spec/number_text.h"
-#include "ebb/libmuon/step/engine_impl.h"
 #include "ebb/libmuon/step/settings.h"
 
 namespace ebb::libmuon {
@@ -91,19 +90,10 @@ std::vector<Setting> settings_of_every_step(const ModelSpec& model) {
   return settings;
 }
 
-Result<Group> Engine::group(std::uint32_t group) const {
-  const std::vector<GroupSpec>& groups = impl_->config.model.groups;
-  if (group >= groups.size()) return Error{Code::usage, compose("there is no group {}", group)};
-  return named(groups[group]);
+Result<Group> group_of(const ModelSpec& model, std::uint32_t group) {
+  if (group >= model.groups.size())
+    return Error{Code::usage, compose("there is no group {}", group)};
+  return named(model.groups[group]);
 }
-
-Result<> Engine::set(std::uint32_t group, std::string_view name, double value) {
-  EBB_TRY_ASSIGN(const Entry::Inside inside, impl_->entry.alone("set"));
-  impl_->end_step();
-  EBB_TRY(impl_->not_stopped());
-  return change(impl_->config.model, group, name, value);
-}
-
-Result<> Engine::set_learning_rate(std::uint32_t group, double lr) { return set(group, "lr", lr); }
 
 }  // namespace ebb::libmuon

@@ -17,7 +17,8 @@ std::vector<Setting> settings_of(const EngineConfig& config, const Columns& colu
 std::vector<Setting> settings_of(const StepArgs& args, const ModelSpec& model);
 
 std::vector<Setting> settings_of_every_step(const ModelSpec& model);
-// Engine::set() on a model.
+// Engine::group() and set() of a model.
+Result<formats::native::Group> group_of(const ModelSpec& model, std::uint32_t group);
 Result<> change(ModelSpec& model, std::uint32_t group, std::string_view name, double value);
 
 // Code::usage names the argument that no step can be made with.

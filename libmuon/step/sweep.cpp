@@ -41,21 +41,21 @@ Sweep::Workspace Sweep::workspace(const ModelSpec& model, const StatePlan& plan,
   return {.host = all, .newton_schulz = scratch};
 }
 
-Sweep::Sweep(const Parts& parts, Ports ports) : parts_(parts), ports_(std::move(ports)) {}
+Sweep::Sweep(const Parts& parts, TileCache& cache, Ports ports)
+    : parts_(parts),
+      ports_(std::move(ports)),
+      cache_(cache),
+      updates_(cache, visits_of_a_step(parts.plan), Stream::Repeats::yes) {}
 
 Sweep::~Sweep() {
   for (const Event& orthogonal : orthogonal_) parts_.pool.help_until(orthogonal);
   wait_for_weights();
 }
 
-Result<std::unique_ptr<Sweep>> Sweep::open(const Parts& parts, libswap::IoQueue& io,
-                                           libswap::Store& store, const libswap::Homes& homes,
+Result<std::unique_ptr<Sweep>> Sweep::open(const Parts& parts, TileCache& cache,
                                            const Workspace& workspace, Ports ports) {
-  std::unique_ptr<Sweep> sweep(new Sweep(parts, std::move(ports)));
+  std::unique_ptr<Sweep> sweep(new Sweep(parts, cache, std::move(ports)));
   libswap::Device* const device = parts.kernels.device();
-  EBB_TRY_ASSIGN(sweep->cache_, TileCache::open(io, store, parts.pool, homes, device, parts.trace));
-  sweep->updates_ =
-      std::make_unique<Stream>(*sweep->cache_, visits_of_a_step(parts.plan), Stream::Repeats::yes);
   EBB_TRY_ASSIGN(sweep->lift_, libswap::Lift::open(device, parts.pool, lifted(parts.plan)));
   EBB_TRY_ASSIGN(sweep->room_,
                  libswap::allocate(device, parts.plan.order().room() * sizeof(float)));
@@ -70,7 +70,7 @@ Result<std::unique_ptr<Sweep>> Sweep::open(const Parts& parts, libswap::IoQueue&
 void Sweep::begin_update(std::uint64_t step, float grad_scale, const AbsentGradients& absent) {
   grad_scale_ = grad_scale;
   absent_ = &absent;
-  updates_->begin(step, untouched_tiles());
+  updates_.begin(step, untouched_tiles());
 }
 
 bool Sweep::untouched(const Item& item) const {
@@ -101,10 +101,10 @@ std::vector<StatePlan::Span> Sweep::touched(const TileEntry& entry) const {
 }
 
 Result<> Sweep::update(std::size_t chunk) {
-  while (updates_->position() < parts_.chunks.visits_end(chunk)) EBB_TRY(make_visit(chunk));
+  while (updates_.position() < parts_.chunks.visits_end(chunk)) EBB_TRY(make_visit(chunk));
   wait_for_weights();
   EBB_TRY(device_works());
-  return updates_->ended() ? cache_->settle() : Result<>();
+  return updates_.ended() ? cache_.settle() : Result<>();
 }
 
 Result<> Sweep::device_works() const {
@@ -118,11 +118,11 @@ void Sweep::wait_for_weights() {
   handed_out_.clear();
 }
 
-void Sweep::go_on() { cache_->go_on(); }
+void Sweep::go_on() { cache_.go_on(); }
 
 Result<> Sweep::make_visit(std::size_t chunk) {
-  EBB_TRY(check_update(parts_.plan.schedule()[updates_->position()]));
-  EBB_TRY_ASSIGN(const Stream::Lease lease, updates_->take());
+  EBB_TRY(check_update(parts_.plan.schedule()[updates_.position()]));
+  EBB_TRY_ASSIGN(const Stream::Lease lease, updates_.take());
   const ScheduledVisit& scheduled = parts_.plan.schedule()[lease.position];
   const TileEntry& entry = parts_.plan.entry(scheduled);
   libswap::Lift::Visit lift = lift_->begin();
@@ -132,7 +132,7 @@ Result<> Sweep::make_visit(std::size_t chunk) {
   if (scheduled.has_tile()) columns = columns_of(entry, tile);
   const Event done = work({chunk, scheduled, entry, std::move(columns), lift}, out);
   const Event down = scheduled.changes() ? lift.down(tile, lease.buffer, done) : done;
-  updates_->give_back(lease, down);
+  updates_.give_back(lease, down);
   end_visit(lift, out, done, down);
   return {};
 }

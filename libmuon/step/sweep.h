@@ -6,6 +6,9 @@
 // the masters it is handed out as it is, in their place in the schedule. There is room for the
 // updates of two items, or of one (OwnerOrder), or for a part of one that is streamed. Where state
 // lies on shards, updates become whole elsewhere (Updates).
+//
+// Owns its rooms of updates; borrows the cache, and all that Parts has.
+// Threading: one thread at a time: that which opens and fills a store, then the one that sweeps.
 #pragma once
 
 #include <array>
@@ -51,7 +54,6 @@ class Sweep {
     libswap::Pool& pool;
     Kernels& kernels;
     Bf16 bf16 = Bf16::emulated;
-    libswap::Trace* trace = nullptr;
   };
   // What a sweep takes beside its tiles; `device`: of that which computes, where it has its own.
   struct Workspace {
@@ -59,11 +61,10 @@ class Sweep {
   };
   static Workspace workspace(const ModelSpec& model, const StatePlan& plan,
                              const Accelerator* accelerator);
-  // Of the state in `store`.
-  static Result<std::unique_ptr<Sweep>> open(const Parts& parts, libswap::IoQueue& io,
-                                             libswap::Store& store, const libswap::Homes& homes,
+  // Opens a sweep of the state in `cache`, which outlives it.
+  static Result<std::unique_ptr<Sweep>> open(const Parts& parts, libswap::TileCache& cache,
                                              const Workspace& workspace, Ports ports);
-  ~Sweep();  // waits for its I/O and its kernels
+  ~Sweep();  // waits for its kernels
 
   // Fills the tiles of a new store; `fill` gets each tile's number and its zeros.
   Result<> create(std::uint64_t step,
@@ -85,11 +86,10 @@ class Sweep {
   Result<> update(std::size_t chunk);
   bool spoiled() const { return spoiled_; }
   void go_on();
-
-  libswap::TileCache& cache() { return *cache_; }
+  const libswap::TileCache& cache() const { return cache_; }
 
  private:
-  Sweep(const Parts& parts, Ports ports);
+  Sweep(const Parts& parts, libswap::TileCache& cache, Ports ports);
   Result<> make_visit(std::size_t chunk);
   Result<> check_update(const ScheduledVisit& visit);
   // Whose part of an item's update the matrix of that number is, counted from 1.
@@ -159,16 +159,21 @@ class Sweep {
   void wait_for_weights();
   Result<> device_works() const;
 
+  // Constant after open(), but for what lies in the memory.
   const Parts parts_;
   const Ports ports_;
-  std::unique_ptr<libswap::TileCache> cache_;
-  std::unique_ptr<libswap::Stream> updates_;
+  libswap::DeviceMemory room_;      // of updates: U of an item, later its O
+  libswap::DeviceMemory scratch_;   // of one Newton-Schulz at a time
+  libswap::DeviceMemory verdicts_;  // by i % 2: a matrix of item i that is not finite
+
+  // Synchronises itself.
+  libswap::TileCache& cache_;
+
+  // Of the thread that sweeps.
+  libswap::Stream updates_;
   std::unique_ptr<libswap::Lift> lift_;
-  libswap::DeviceMemory room_;                // of updates: U of an item, later its O
   std::array<libswap::Event, 2> orthogonal_;  // item i uses i % 2: passes when its O may be used
-  libswap::DeviceMemory scratch_;             // of one Newton-Schulz at a time
-  libswap::DeviceMemory verdicts_;            // by i % 2: a matrix of item i that is not finite
-  std::optional<StreamedUpdate> streamed_;    // in all three
+  std::optional<StreamedUpdate> streamed_;    // in all three memories
   bool spoiled_ = false;
   std::vector<libswap::Event> handed_out_;  // of the chunk: not yet seen to have passed
   float grad_scale_ = 0;

@@ -18,7 +18,7 @@ Result<> Sweep::create(std::uint64_t step,
   std::vector<TileVisit> all;
   for (std::uint64_t tile = 0; tile < parts_.plan.tiles().size(); ++tile)
     all.push_back({tile, TileCache::Use::create});
-  Stream stream(*cache_, std::move(all), Stream::Repeats::no);
+  Stream stream(cache_, std::move(all), Stream::Repeats::no);
   stream.begin(step);
   std::vector<std::byte> elsewhere;  // a tile of the host, for those that are at home on the device
   while (!stream.ended()) {
@@ -35,7 +35,7 @@ Result<> Sweep::create(std::uint64_t step,
     stream.give_back(lease, filled);
   }
   EBB_TRY(device_works());
-  return cache_->settle();
+  return cache_.settle();
 }
 
 // By chunk, in the order of the schedule: chunks of weights are those of a step. High halves have
@@ -72,7 +72,7 @@ Result<> Sweep::walk(TileCache::Use use, std::uint64_t step, const Visiting& vis
     for (const std::uint64_t tile : tiles) visits.push_back({tile, use});
     ends.push_back(visits.size());
   }
-  Stream stream(*cache_, std::move(visits), Stream::Repeats::no);
+  Stream stream(cache_, std::move(visits), Stream::Repeats::no);
   stream.begin(step);
   const auto go_through = [&](std::size_t chunk) -> Result<> {
     while (stream.position() < ends[chunk]) {
@@ -116,7 +116,7 @@ Result<> Sweep::keep(std::uint64_t step, const Between& between) {
     stream.give_back(lease, parts_.kernels.hand_out(ranges, {}));
   };
   EBB_TRY(walk(TileCache::Use::create, step, keep, between));
-  return cache_->settle();
+  return cache_.settle();
 }
 
 }  // namespace ebb::libmuon

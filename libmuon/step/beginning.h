@@ -1,0 +1,61 @@
+// Beginning: what a new store's state begins from: an earlier store, wherever its parts lie, else a
+// checkpoint, else initial weights.
+//
+// Owns the earlier store's files, which it never changes; borrows all else.
+// Threading: one thread. What is marked [C] is collective.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "ebb/libmuon/step/scattered_store.h"
+#include "ebb/libmuon/step/setup.h"
+#include "ebb/libmuon/step/stored_state.h"
+#include "ebb/libmuon/step/sweep.h"
+
+namespace ebb::libmuon {
+
+class Beginning {
+ public:
+  // `checkpoint` may be null.
+  Beginning(const Setup& setup, const InitialWeights& initial, const Checkpoint* checkpoint);
+  ~Beginning();
+
+  // [C] Begins from the store of which this rank may find parts in `folders`.
+  Result<> open_store(const std::vector<std::filesystem::path>& folders);
+  // [C] Long work of this rank, which may read what others reach of that store.
+  Result<> work(std::string_view doing, const std::function<Result<>()>& mine);
+
+  // What is known before a tile is filled.
+  struct Known {
+    std::uint64_t step = 0;
+    std::map<std::string, std::int64_t> taken;  // by parameter, where it is not `step`
+    std::string notes;                          // for people, on what differs
+  };
+  // Reads that, inside work(). All that can be refused without a new store is refused here.
+  Result<Known> read();
+  // Null where initial weights are all there is; there once read() has answered.
+  const Checkpoint* checkpoint() const { return checkpoint_; }
+  // The kernels that wrote it, or nothing.
+  std::string_view fingerprint() const;
+  // Fills the tiles of a new store, inside work().
+  Result<> fill(Sweep& sweep, std::uint64_t step) const;
+
+ private:
+  Result<> fill_from_initial(Sweep& sweep, std::uint64_t step) const;
+
+  const Setup& setup_;
+  const InitialWeights& initial_;
+  const Checkpoint* checkpoint_;
+  std::unique_ptr<ScatteredStore> scattered_;
+  std::unique_ptr<Checkpoint> previous_;  // what that store holds
+  std::vector<Held> held_;                // of the checkpoint, by parameter
+};
+
+}  // namespace ebb::libmuon

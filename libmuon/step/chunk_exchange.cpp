@@ -1,0 +1,215 @@
+#include "ebb/libmuon/step/chunk_exchange.h"
+
+#include <utility>
+
+#include "ebb/libmuon/kernels/kernels.h"
+#include "ebb/libmuon/step/side.h"
+
+namespace ebb::libmuon {
+
+using libswap::Buffer;
+
+namespace {
+
+Result<std::unique_ptr<Updates>> make_updates(const Setup& setup, const Computing& computing) {
+  if (setup.plan().placement() == Placement::owner) return std::unique_ptr<Updates>();
+  EBB_TRY_ASSIGN(auto own, computing.more_kernels());
+  const EngineConfig& config = setup.config;
+  return Updates::make({config.model, setup.plan(), setup.chunks(), config.accelerator},
+                       computing.pool(), std::move(own));
+}
+
+}  // namespace
+
+ChunkExchange::ChunkExchange(const Setup& setup, const Computing& computing,
+                             const Gradients& gradients, Weights& weights, Rooms rooms)
+    : setup_(setup),
+      computing_(computing),
+      reductions_(setup.partial() ? std::optional<Reductions>(std::in_place, setup.plan(),
+                                                              setup.config.chunk_bytes)
+                                  : std::nullopt),
+      bounce_(std::move(rooms.bounce)),
+      gradients_(gradients),
+      weights_(weights),
+      staging_(std::move(rooms.staging)),
+      updates_(std::move(rooms.updates)),
+      part_room_(std::move(rooms.parts)) {}
+
+Result<std::unique_ptr<ChunkExchange>> ChunkExchange::make(const Setup& setup,
+                                                           const Computing& computing,
+                                                           const Gradients& gradients,
+                                                           Weights& weights) {
+  const EngineConfig& config = setup.config;
+  const Memory& memory = setup.prepared.memory;
+  EBB_TRY_ASSIGN(auto updates, make_updates(setup, computing));
+  EBB_TRY_ASSIGN(Staging staging, Staging::make({setup.plan(), setup.chunks(), setup.routes.adam,
+                                                 setup.prepared.lasting_chunks},
+                                                device_of(config, memory.wire)));
+  libswap::Device* const computes =
+      config.accelerator != nullptr ? &config.accelerator->device() : nullptr;
+  EBB_TRY_ASSIGN(auto parts, libswap::allocate_pinned(computes, memory.parts));
+  EBB_TRY_ASSIGN(auto bounce, libswap::allocate_pinned(computes, memory.bounce));
+  Rooms rooms{std::move(staging), std::move(bounce), std::move(parts), std::move(updates)};
+  return std::unique_ptr<ChunkExchange>(
+      new ChunkExchange(setup, computing, gradients, weights, std::move(rooms)));
+}
+
+void ChunkExchange::connect(Communicator& ranks) { wire_.emplace(ranks, bounce_); }
+
+Travels ChunkExchange::with_gradients() const {
+  return [this](std::uint32_t param) { return gradients_.absent().has_gradient(param); };
+}
+
+Travels ChunkExchange::touched() const {
+  return [this](std::uint32_t param) { return !gradients_.absent().untouched(param); };
+}
+
+Buffer ChunkExchange::gradient(std::size_t chunk, const Transit& transit) {
+  const StatePlan& plan = setup_.plan();
+  const std::uint32_t param = transit.param;
+  if (!gradients_.absent().has_gradient(param)) return {};
+  if (plan.in_place(param, transit.range.first, plan.gradients())) return gradients_.of(transit);
+  return staging_.at(Staging::Kind::gradients, chunk, transit);
+}
+
+Buffer ChunkExchange::weight(std::size_t chunk, const Transit& transit) {
+  const StatePlan& plan = setup_.plan();
+  if (plan.in_place(transit.param, transit.range.first, plan.weights()))
+    return weights_.of(transit);
+  return staging_.at(Staging::Kind::weights, chunk, transit);
+}
+
+Buffer ChunkExchange::high(std::size_t chunk, const Transit& transit) {
+  const StatePlan& plan = setup_.plan();
+  if (plan.in_place(transit.param, transit.range.first, plan.weights()))
+    return weights_.of(transit);
+  return staging_.at(Staging::Kind::highs, chunk, transit);
+}
+
+ChunkExchange::Sent ChunkExchange::bring_gradients(const Exchange& exchange,
+                                                   std::span<const Transit> transits,
+                                                   std::size_t chunk, const Travels& travels) {
+  const StatePlan& plan = setup_.plan();
+  const auto handed_in = [&](const Transit& transit) { return gradients_.of(transit); };
+  // Nothing where the trainer's own buffers hold it.
+  const auto gathered = [&](const Transit& transit) {
+    return plan.in_place(transit.param, transit.range.first, plan.gradients())
+               ? Buffer()
+               : staging_.at(Staging::Kind::gradients, chunk, transit);
+  };
+  for (const Transit& transit : transits)
+    if (travels(transit.param)) gradients_.wait_for(transit.param);
+  return exchange.run(*wire_, transits, {handed_in, gathered}, travels);
+}
+
+ChunkExchange::Sent ChunkExchange::gradients_in(std::size_t chunk, Matrices matrices) {
+  const Routes& routes = setup_.routes;
+  staging_.begin(Staging::Kind::gradients, chunk);
+  std::uint64_t sent = 0;
+  if (chunk == 0) {
+    EBB_TRY_ASSIGN(
+        sent, bring_gradients(routes.gradients_to_shards, routes.adam, chunk, with_gradients()));
+  }
+  if (matrices == Matrices::came) return sent;
+  EBB_TRY_ASSIGN(const std::uint64_t to_owners,
+                 bring_gradients(routes.gradients_to_owners, setup_.chunks().gradients(chunk),
+                                 chunk, with_gradients()));
+  return sent + to_owners;
+}
+
+ChunkExchange::Sent ChunkExchange::gradients_in_early(std::size_t chunk, const Travels& travels) {
+  return bring_gradients(setup_.routes.gradients_to_owners, setup_.chunks().gradients(chunk), chunk,
+                         travels);
+}
+
+ChunkExchange::Sent ChunkExchange::parts_in(std::size_t chunk) {
+  staging_.begin(Staging::Kind::gradients, chunk);
+  const auto part = [&](const Transit& transit) { return gradients_.of(transit); };
+  const auto sum = [&](const Transit& transit) { return gradient(chunk, transit); };
+  const auto bring = [&](const Reduction& reduction, std::span<const Transit> planned) {
+    for (const Transit& transit : planned)
+      if (gradients_.absent().has_gradient(transit.param)) gradients_.wait_for(transit.param);
+    return reduction.run(*wire_, computing_.adding(), part_room_.buffer(), planned, {part, sum},
+                         with_gradients());
+  };
+  std::uint64_t adam = 0;
+  if (chunk == 0) {
+    EBB_TRY_ASSIGN(adam, bring(reductions_->to_shards, setup_.routes.adam));
+  }
+  EBB_TRY_ASSIGN(const std::uint64_t matrices,
+                 bring(reductions_->to_owners, setup_.chunks().gradients(chunk)));
+  return adam + matrices;
+}
+
+std::vector<LookRange> ChunkExchange::sums(std::size_t chunk) {
+  const ModelSpec& model = setup_.config.model;
+  const StatePlan& plan = setup_.plan();
+  std::vector<LookRange> ranges;
+  const auto add_all = [&](std::span<const Transit> planned) {
+    for (const Transit& transit : planned) {
+      if (!gradients_.absent().has_gradient(transit.param)) continue;
+      const double limit = std::visit([](const auto& spec) { return largest_gradient(spec); },
+                                      model.groups[model.params[transit.param].group]);
+      for (const FlatRange own : staged_parts(plan, plan.gradients(), transit))
+        ranges.push_back({gradient(chunk, {transit.param, own}), limit, true});
+    }
+  };
+  if (chunk == 0) add_all(setup_.routes.adam);
+  add_all(setup_.chunks().gradients(chunk));
+  return ranges;
+}
+
+ChunkExchange::Sent ChunkExchange::highs_in(std::size_t chunk, const Travels& travels) {
+  const StatePlan& plan = setup_.plan();
+  const Routes& routes = setup_.routes;
+  staging_.begin(Staging::Kind::highs, chunk);
+  const auto bound_here = [this](const Transit& transit) { return weights_.of(transit); };
+  const auto gathered = [&](const Transit& transit) {
+    return plan.in_place(transit.param, transit.range.first, plan.weights())
+               ? Buffer()
+               : staging_.at(Staging::Kind::highs, chunk, transit);
+  };
+  const auto bring = [&](const Exchange& exchange, std::span<const Transit> transits) {
+    return exchange.run(*wire_, transits, {bound_here, gathered}, travels);
+  };
+  std::uint64_t adam = 0;
+  if (chunk == 0) {
+    EBB_TRY_ASSIGN(adam, bring(routes.highs_to_shards, routes.adam));
+  }
+  EBB_TRY_ASSIGN(const std::uint64_t matrices,
+                 bring(routes.highs_to_owners, setup_.chunks().weights(chunk)));
+  return adam + matrices;
+}
+
+ChunkExchange::Sent ChunkExchange::updates_together(std::size_t chunk) {
+  return setup_.routes.updates_together.run(
+      *wire_, setup_.chunks().updates(chunk),
+      {[&](const Transit& part) { return updates_->part(Updates::Kind::update, chunk, part); },
+       [&](const Transit& whole) { return updates_->whole(Updates::Kind::update, chunk, whole); }},
+      touched());
+}
+
+ChunkExchange::Sent ChunkExchange::results_apart(std::size_t chunk) {
+  return setup_.routes.results_apart.run(
+      *wire_, setup_.chunks().results(chunk),
+      {[&](const Transit& whole) { return updates_->whole(Updates::Kind::result, chunk, whole); },
+       [&](const Transit& part) { return updates_->part(Updates::Kind::result, chunk, part); }},
+      touched());
+}
+
+ChunkExchange::Sent ChunkExchange::weights_out(std::size_t chunk, const Travels& travels) {
+  const Routes& routes = setup_.routes;
+  const auto own = [&](const Transit& transit) { return weight(chunk, transit); };
+  const auto there = [this](const Transit& transit) { return weights_.of(transit); };
+  const auto bring = [&](const Exchange& exchange, std::span<const Transit> transits) {
+    return exchange.run(*wire_, transits, {own, there}, travels);
+  };
+  EBB_TRY_ASSIGN(const std::uint64_t matrices,
+                 bring(routes.weights_from_owners, setup_.chunks().weights(chunk)));
+  EBB_TRY_ASSIGN(const std::uint64_t adam,
+                 bring(routes.weights_from_shards, setup_.chunks().adam_weights(chunk)));
+  weights_.handed_out(chunk, travels);
+  return matrices + adam;
+}
+
+}  // namespace ebb::libmuon

@@ -1,0 +1,90 @@
+// ChunkExchange: what travels between this rank and the others for a chunk of a step: gradients to
+// who keeps the state, with high halves of masters where these are in halves; in Placement::shard U
+// to who computes it, and O back; new weights to the trainer.
+//
+// Owns the room of what is on its way, and U and O; borrows all that make() is given.
+// Threading: what is marked [C] is collective, on the one thread on which the ranks meet.
+// gradient(), weight(), high() and begin_weights() are for the thread that sweeps: their chunk's
+// room is its own until it has swept it (Staging, Updates), Flow publishes it.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "ebb/libmuon/step/gradients.h"
+#include "ebb/libmuon/step/staging.h"
+#include "ebb/libmuon/step/updates.h"
+#include "ebb/libmuon/step/weights.h"
+#include "ebb/libmuon/step/wire.h"
+
+namespace ebb::libmuon {
+
+class ChunkExchange {
+ public:
+  // Allocates the rooms.
+  static Result<std::unique_ptr<ChunkExchange>> make(const Setup& setup, const Computing& computing,
+                                                     const Gradients& gradients, Weights& weights);
+  // Sets over which ranks all travels: once, before anything does. Borrowed.
+  void connect(Communicator& ranks);
+
+  // [C] Each of these brings something of a chunk, and answers how many bytes this rank sent.
+  using Sent = Result<std::uint64_t>;
+  // Whether the gradients of a chunk's matrices are still to come, or came before the step.
+  enum class Matrices : std::uint8_t { awaited, came };
+  Sent gradients_in(std::size_t chunk, Matrices matrices);
+  Sent gradients_in_early(std::size_t chunk, const Travels& travels);
+  Sent parts_in(std::size_t chunk);  // parts of gradients are added up (HandIn::partial)
+  Sent highs_in(std::size_t chunk, const Travels& travels);
+  Sent updates_together(std::size_t chunk);
+  Sent results_apart(std::size_t chunk);
+  Sent weights_out(std::size_t chunk, const Travels& travels);
+  // Whether U, or O, of some matrix travels with the chunk, to or from any rank.
+  bool has_updates(std::size_t chunk) const { return !setup_.chunks().updates(chunk).empty(); }
+  bool has_results(std::size_t chunk) const { return !setup_.chunks().results(chunk).empty(); }
+
+  // Selects the parameters that take part in the present step.
+  Travels touched() const;
+
+  // Find the memory of a range that this rank owns: the staged copy, or its part of the trainer's
+  // buffer.
+  libswap::Buffer gradient(std::size_t chunk, const Transit& transit);  // empty: there is none
+  libswap::Buffer weight(std::size_t chunk, const Transit& transit);    // empty: nobody asked
+  libswap::Buffer high(std::size_t chunk, const Transit& transit);
+  void begin_weights(std::size_t chunk) { staging_.begin(Staging::Kind::weights, chunk); }
+  // Lists the sums of the parts that came with the chunk; each element lies at one rank.
+  std::vector<LookRange> sums(std::size_t chunk);
+  Updates* updates() const { return updates_.get(); }  // null in Placement::owner
+
+ private:
+  struct Rooms {
+    Staging staging;
+    libswap::DeviceMemory bounce, parts;  // of the wire; of parts of gradients on their way
+    std::unique_ptr<Updates> updates;
+  };
+  ChunkExchange(const Setup& setup, const Computing& computing, const Gradients& gradients,
+                Weights& weights, Rooms rooms);
+  Travels with_gradients() const;
+  Sent bring_gradients(const Exchange& exchange, std::span<const Transit> transits,
+                       std::size_t chunk, const Travels& travels);
+
+  // Constant after construction.
+  const Setup& setup_;
+  const Computing& computing_;
+  const std::optional<Reductions> reductions_;  // HandIn::partial
+  const libswap::DeviceMemory bounce_;          // of the wire
+
+  // Synchronises itself.
+  const Gradients& gradients_;
+
+  // Of the thread that meets, but for the places of a chunk that is swept.
+  Weights& weights_;
+  Staging staging_;  // what the trainer's buffers hold lies nowhere else
+  const std::unique_ptr<Updates> updates_;
+  const libswap::DeviceMemory part_room_;  // of parts of gradients on their way
+  std::optional<Wire> wire_;
+};
+
+}  // namespace ebb::libmuon

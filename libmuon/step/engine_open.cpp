@@ -1,0 +1,146 @@
+// Where an engine's state comes from: the store, another store, a checkpoint, initial weights.
+#include "ebb/libmuon/comm/check_communicator.h"
+#include "ebb/libmuon/comm/together.h"
+#include "ebb/libmuon/step/engine_impl.h"
+#include "ebb/libmuon/step/settings.h"
+
+namespace ebb::libmuon {
+
+namespace {
+
+std::string ranks_text(std::uint32_t world) { return compose("{} ranks", world); }
+
+}  // namespace
+
+Result<std::unique_ptr<Engine>> Engine::open(const EngineConfig& config, Communicator& ranks,
+                                             libswap::IoQueue& io,
+                                             libswap::SwapDirectory& directory,
+                                             const InitialWeights& initial,
+                                             const Checkpoint* checkpoint) {
+  const auto make = [&]() -> Result<std::unique_ptr<Impl>> {
+    const bool takes = config.accelerator != nullptr && ranks.takes(config.accelerator->device());
+    EBB_TRY_ASSIGN(Prepared prepared,
+                   prepare(config, ranks.rank(), takes ? Side::device : Side::host));
+    if (prepared.plan.world() != ranks.world())
+      return Error{Code::layout, compose("{} are for {} ranks, {} are here",
+                                         config.partition.axes.empty()
+                                             ? "the layouts"
+                                             : "the axes " + text_of(config.partition.axes),
+                                         prepared.plan.world(), ranks.world())};
+    if (!initial && checkpoint == nullptr && !directory.current())
+      return Error{Code::usage,
+                   directory.path().string() +
+                       " holds no store, and there is neither a checkpoint nor initial weights",
+                   "pass initial weights to Engine::open"};
+    auto impl = std::make_unique<Impl>(config, ranks, io, directory, std::move(prepared));
+    EBB_TRY(impl->make_rooms());
+    return impl;
+  };
+  EBB_TRY(check_communicator(ranks));
+  auto made = make();
+  EBB_TRY(libswap::agree_all(ranks, made ? Result<>() : made.error(), "planning its state"));
+  auto settings = settings_of(config, (*made)->setup.plan().columns());
+  settings.push_back({"the checkpoint to begin from", checkpoint == nullptr ? "none" : "given"});
+  const auto current = directory.current();
+  settings.push_back(
+      {"the store to resume", current ? formats::native::to_string(current->uuid) : "none"});
+  EBB_TRY(libswap::same_everywhere(ranks, settings));
+  std::unique_ptr<Impl> impl = std::move(*made);
+  EBB_TRY(impl->run->start());
+  if (Result<> attached = impl->attach(initial, checkpoint); !attached) {
+    ranks.abort();  // nobody may wait for this rank in a collective it never reaches
+    return std::move(attached).error();
+  }
+  impl->home.add_to_origin(directory.passed_over());
+  return std::unique_ptr<Engine>(new Engine(std::move(impl)));
+}
+
+Engine::Impl::Impl(const EngineConfig& config, Communicator& ranks, libswap::IoQueue& io,
+                   libswap::SwapDirectory& directory, Prepared prepared)
+    : setup(config, ranks, io, std::move(prepared)),
+      steps(setup.config.model.params),
+      home(setup, steps, directory),
+      weights(setup) {}
+
+Result<> Engine::Impl::make_rooms() {
+  EBB_TRY_ASSIGN(computing, Computing::make(setup));
+  EBB_TRY_ASSIGN(gradients, Gradients::make(setup, *computing, steps));
+  EBB_TRY_ASSIGN(run, StepRun::make(setup, *computing, *gradients, weights, steps));
+  return {};
+}
+
+Result<> Engine::Impl::choose_products(std::string_view kept) {
+  EBB_TRY(computing->choose(kept));
+  run->choose(computing->choice());
+  return {};
+}
+
+Result<> Engine::Impl::open_sweep() {
+  EBB_TRY(home.open_cache(*computing));
+  return run->open_sweep(home.cache());
+}
+
+Result<> Engine::Impl::attach(const InitialWeights& initial, const Checkpoint* checkpoint) {
+  EBB_TRY_ASSIGN(const bool fits, home.fits());
+  if (fits) {
+    EBB_TRY_ASSIGN(const bool resumed, resume(*home.directory().current()));
+    if (resumed) return {};
+  }
+  return begin_anew(initial, checkpoint);
+}
+
+Result<bool> Engine::Impl::resume(const libswap::SwapDirectory::Entry& current) {
+  EBB_TRY_ASSIGN(const auto manifest, home.open(current));
+  if (!manifest) return false;
+  EBB_TRY(choose_products(manifest->fingerprint));
+  EBB_TRY(together(setup.ranks, "resuming its store", [&] { return take_over(*manifest); }));
+  weights.set_kept(steps.now());
+  home.set_origin("resumed the store");
+  return true;
+}
+
+Result<> Engine::Impl::take_over(const formats::native::Manifest& manifest) {
+  EBB_TRY(home.compare(manifest, *computing));
+  EBB_TRY(open_sweep());
+  return home.take_over(manifest);
+}
+
+Result<> Engine::Impl::begin_anew(const InitialWeights& initial, const Checkpoint* checkpoint) {
+  libswap::SwapDirectory& directory = home.directory();
+  const auto current = directory.current();
+  Beginning from(setup, initial, checkpoint);
+  if (current) EBB_TRY(from.open_store(directory.folders_of(current->uuid)));
+  EBB_TRY(home.read(from));
+  EBB_TRY(choose_products(from.fingerprint()));
+  home.note(computing->note());
+  EBB_TRY_ASSIGN(const auto fresh, directory.fresh(setup.ranks));
+  const auto parent = current ? current->uuid : formats::native::Uuid{};
+  if (Result<> made = make_and_fill(fresh, parent, from); !made) {
+    run->close_sweep();
+    home.discard(fresh);
+    return made;
+  }
+  EBB_TRY(home.adopt());
+  if (current)
+    home.set_origin("transferred the store of " + ranks_text(current->world));
+  else if (checkpoint != nullptr)
+    home.set_origin(compose("loaded a {} checkpoint of {}", checkpoint->catalog().format,
+                            ranks_text(checkpoint->catalog().world)));
+  else
+    home.set_origin("created");
+  return {};
+}
+
+Result<> Engine::Impl::make_and_fill(const libswap::SwapDirectory::Entry& fresh,
+                                     const formats::native::Uuid& parent, Beginning& from) {
+  EBB_TRY(home.make(fresh, parent));
+  EBB_TRY(agree_all(open_sweep(), "making room for its state"));
+  EBB_TRY(from.work("filling its store", [&] { return from.fill(run->sweep(), steps.now()); }));
+  weights.set_kept(steps.now());
+  EBB_TRY_ASSIGN(const bool begun, begin_snapshot());
+  EBB_CHECK(begun);
+  EBB_TRY(wait_for_snapshot());
+  return {};
+}
+
+}  // namespace ebb::libmuon

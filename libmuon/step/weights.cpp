@@ -1,0 +1,91 @@
+#include "ebb/libmuon/step/weights.h"
+
+#include "ebb/libmuon/step/trainer_buffer.h"
+
+namespace ebb::libmuon {
+
+using libswap::Buffer;
+
+namespace {
+
+// By parameter: the last chunk with weights of it.
+std::vector<std::size_t> last_chunks(const Chunks& chunks, std::size_t params) {
+  std::vector<std::size_t> last(params, 0);
+  for (std::size_t chunk = 0; chunk < chunks.count(); ++chunk)
+    for (const auto transits : {chunks.weights(chunk), chunks.adam_weights(chunk)})
+      for (const Transit& transit : transits) last[transit.param] = chunk;
+  return last;
+}
+
+}  // namespace
+
+Weights::Weights(const Setup& setup)
+    : setup_(setup),
+      last_chunk_(last_chunks(setup.chunks(), setup.plan().params())),
+      bound_(setup.plan().params()) {
+  const Routes& routes = setup.routes;
+  if (setup.in_halves())
+    handed_out_.emplace(setup.chunks(), routes.highs_to_owners, routes.highs_to_shards);
+}
+
+Result<> Weights::bind(std::uint32_t param, const Buffer& my_pieces) {
+  const StatePlan& plan = setup_.plan();
+  EBB_TRY(check_buffer(setup_.config, plan.rank(), param, my_pieces,
+                       {"weights", plan.weights(), &ParamSpec::weight, setup_.config.weights_on}));
+  bound_[param] = my_pieces;
+  return {};
+}
+
+Buffer Weights::of(const Transit& transit) const {
+  const StatePlan& plan = setup_.plan();
+  const auto [param, range] = transit;
+  if (!bound_[param]) return {};
+  return bound_[param]->sub(plan.weights().place(param, plan.rank(), range.first), range.count);
+}
+
+Result<std::size_t> Weights::last_chunk(std::uint32_t param) const {
+  if (param >= last_chunk_.size())
+    return Error{Code::usage, compose("there is no parameter {}", param)};
+  return last_chunk_[param];
+}
+
+bool Weights::hands_out_updates() const {
+  for (std::uint32_t i = 0; i < setup_.plan().params(); ++i)
+    if (out_of(setup_.config.model, i) == Out::update) return true;
+  return false;
+}
+
+std::string Weights::way_back() const {
+  if (setup_.in_halves())
+    return "half of its masters is lost: open the store again, the last generation resumes";
+  return hands_out_updates() ? "updates are handed out once: abandon_step() goes back to the last "
+                               "committed generation, and so must the trainer's masters"
+                             : "install_weights() hands them out";
+}
+
+void Weights::handed_out(std::size_t chunk, const Travels& travels) {
+  if (handed_out_)
+    handed_out_->note(chunk, travels, [this](const Transit& part) { return of(part); });
+}
+
+void Weights::forget_handed_out() {
+  if (handed_out_) handed_out_->forget();
+}
+
+Result<> Weights::unchanged(libswap::Pool& pool) const {
+  if (!handed_out_) return {};
+  if (!handed_out_->all())
+    return Error{Code::usage,
+                 "the bound weights are the high halves of masters, and were not handed out yet",
+                 "call install_weights() first"};
+  const auto changed = handed_out_->changed(pool, [this](const Transit& part) { return of(part); });
+  if (!changed) return {};
+  return Error{Code::state,
+               compose("parameter {}: its weights on rank {} are not those that were handed out: "
+                       "they are the high half of its master, which somebody else wrote to",
+                       setup_.config.model.params[*changed].name, index_of(setup_.rank())),
+               "put back what was there, or abandon_step() goes back to the last committed "
+               "generation"};
+}
+
+}  // namespace ebb::libmuon

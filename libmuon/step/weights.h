@@ -1,0 +1,63 @@
+// Weights: where a trainer's weights are bound, and what of them was handed out. Where masters are
+// in halves the bound weights are the high ones: state that lies with the trainer.
+//
+// Borrows the buffers that are bound.
+// Threading: of() and handed_out() are for the threads of a step, to which Flow::begin() publishes
+// the rest; all else is for the thread that drives the engine, while no step is under way, and
+// last_chunk() for any.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "ebb/libmuon/step/handed_out.h"
+#include "ebb/libmuon/step/setup.h"
+
+namespace ebb::libmuon {
+
+class Weights {
+ public:
+  explicit Weights(const Setup& setup);  // borrowed
+
+  // Binds them, as Engine::bind_weights() says.
+  Result<> bind(std::uint32_t param, const libswap::Buffer& my_pieces);
+  bool bound(std::uint32_t param) const { return bound_[param].has_value(); }
+  // Finds this rank's part of a range, where the trainer has it; empty if it is not bound.
+  libswap::Buffer of(const Transit& transit) const;
+
+  // Finds the last chunk of a step that hands out weights of the parameter. Code::usage if there is
+  // no parameter of that number.
+  Result<std::size_t> last_chunk(std::uint32_t param) const;
+  // Whether updates are handed out, of some parameter, which no later call can do again.
+  bool hands_out_updates() const;
+  // Says what is to be done where weights, or updates, were not handed out to all ranks.
+  std::string way_back() const;
+
+  // Notes that a chunk's weights lie where they are bound, as far as they travelled.
+  void handed_out(std::size_t chunk, const Travels& travels);
+  // Checks that the high halves are what was handed out; there is nothing to check where masters
+  // are whole.
+  Result<> unchanged(libswap::Pool& pool) const;
+  // Forgets what was handed out: the state is another one.
+  void forget_handed_out();
+
+  // The step whose high halves lie in tiles, if there is one.
+  std::optional<std::uint64_t> kept() const { return kept_; }
+  void set_kept(std::optional<std::uint64_t> step) { kept_ = step; }
+
+ private:
+  // Constant after construction.
+  const Setup& setup_;
+  const std::vector<std::size_t> last_chunk_;  // by parameter
+
+  // Of the thread that drives.
+  std::vector<std::optional<libswap::Buffer>> bound_;  // by parameter
+  std::optional<std::uint64_t> kept_;
+
+  // Of the thread that meets in a step, else of the one that drives.
+  std::optional<HandedOut> handed_out_;  // where masters are in halves
+};
+
+}  // namespace ebb::libmuon
