@@ -34,8 +34,13 @@ double seconds_of(const timeval& time) {
   return static_cast<double>(time.tv_sec) + static_cast<double>(time.tv_usec) * 1e-6;
 }
 
-// nullopt: it could not be run, or failed. Output goes nowhere. The resident memory is never less
-// than what this program has, so that large work is left to programs of its own.
+constexpr unsigned kLimit = 120;  // seconds: what takes longer is left out, by name
+
+void doing(const char* what) { std::fprintf(stderr, "bench inspect: %s\n", what); }
+
+// nullopt: it could not be run, failed, or takes longer than the limit. Output goes nowhere. The
+// resident memory is never less than what this program has, so that large work is left to programs
+// of its own.
 std::optional<Measured> once(const Command& command) {
   std::vector<char*> words;
   for (const std::string& word : command) words.push_back(const_cast<char*>(word.c_str()));
@@ -45,6 +50,7 @@ std::optional<Measured> once(const Command& command) {
   const pid_t child = fork();
   if (child == 0) {
     if (std::freopen("/dev/null", "w", stdout) == nullptr) _exit(127);
+    alarm(kLimit);
     execvp(words[0], words.data());
     _exit(127);
   }
@@ -115,7 +121,17 @@ void bring_into_cache(const std::string& directory) {
   }
 }
 
+// A peer that is not here, fails or takes too long is left out.
+std::optional<Measured> peer(const char* what, int rounds, const Command& command) {
+  doing(what);
+  const auto best = best_of(rounds, command);
+  if (!best)
+    std::printf("bench inspect: left out: %s: not here, or not within %u seconds\n", what, kLimit);
+  return best;
+}
+
 bool show(const Case& one, const Peers& peers) {
+  doing(one.what);
   const test_support::ScratchDirectory scratch;
   const std::string programs = std::string(EBB_BIN) + "/";
   Command make = {programs + "ebb-synthetic"};
@@ -127,7 +143,9 @@ bool show(const Case& one, const Peers& peers) {
     bring_into_cache(scratch.path());
     ours = best_of(one.rounds, {programs + "ckpt-inspect", scratch.path()});
   }
-  if (!ours) std::fprintf(stderr, "%s: ebb-synthetic or ckpt-inspect failed\n", one.what);
+  if (!ours)
+    std::fprintf(stderr, "%s: ebb-synthetic or ckpt-inspect failed, or took more than %u seconds\n",
+                 one.what, kLimit);
   if (ours) print(one.what, *ours, peers);
   return ours.has_value();
 }
@@ -137,8 +155,8 @@ bool show(const Case& one, const Peers& peers) {
 // ebb-inspect-bench [HDF5-FILE-OF-10,000-DATASETS [PYTHON]]
 int program_main(int argc, char** argv) {
   Peers peers;
-  if (argc > 1) peers.h5ls = best_of(5, {"h5ls", "-r", argv[1]});
-  if (argc > 2) peers.torch = best_of(3, {argv[2], "-c", "import torch"});
+  if (argc > 1) peers.h5ls = peer("h5ls", 5, {"h5ls", "-r", argv[1]});
+  if (argc > 2) peers.torch = peer("import torch", 3, {argv[2], "-c", "import torch"});
   std::printf("  %-42s %11s %11s %10s  %8s  %8s\n", "shortest of several runs", "time", "processor",
               "memory", "of h5ls", "of torch");
   if (peers.h5ls) print("h5ls -r, 10,000 datasets", *peers.h5ls, peers);
