@@ -114,6 +114,9 @@ TEST(OptimizerNumbers, AreNotSharedByGroupsOrOptimizers) {
   Catalog catalog =
       made({{{8, 8}, {8, 8}}, {{0, 1}, {2, 3}}, {0, 1, 0, 1}, Order::of_a_torch_file});
   EXPECT_EQ(names_of(catalog), (Texts{"opt.0", "opt.1", "opt.2", "opt.3"}));
+  // Nor by one whose last number, 2, has no state, so that it gets no names itself.
+  Catalog stateless = made({{{5}, {4}}, {{0}, {1, 2}}, {0, 0}});
+  EXPECT_EQ(names_of(stateless), (Texts{"opt.0", "opt.1"}));
 }
 
 // SOAP's factors beside exp_avg; 0-d parameters beside counters.
