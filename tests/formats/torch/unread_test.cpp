@@ -234,19 +234,32 @@ TEST(TorchUnreadNames, AMethodOfATensorClassMakesATensor) {
   EXPECT_TRUE(formats::unsafe_values((*checkpoint)->catalog()).empty());
 }
 
-// A ShardedTensor keeps an object of a class that lies inside its own.
-TEST(TorchUnreadNames, AClassInsideATensorClassIsNoUnsafeName) {
+// A ShardedTensor that keeps what a member of its class makes.
+test_support::PickleText keeping(const char* member) {
   auto pickle = begun();
   pickle.global("torch._tensor", "_rebuild_from_type_v2").raw("(");
   pickle.global("torch._utils", "_rebuild_wrapper_subclass")
       .global(kSharded.first, kSharded.second);
   pickle.raw("(").global(kSharded.first, kSharded.second).global("torch", "float32").raw("t(");
-  member_of(pickle, kSharded, "ProcessGroupState");
+  member_of(pickle, kSharded, member);
   pickle.raw(")\x81ttR");
+  return pickle;
+}
+
+// A class may lie inside its own.
+TEST(TorchUnreadNames, AClassInsideATensorClassIsNoUnsafeName) {
+  auto pickle = keeping("ProcessGroupState");
   const auto checkpoint = described(pickle);
   ASSERT_TRUE(checkpoint.has_value()) << checkpoint.error().message;
   EXPECT_EQ((*checkpoint)->catalog().unread.size(), 1u);
   EXPECT_TRUE(formats::unsafe_values((*checkpoint)->catalog()).empty());
+}
+
+TEST(TorchUnreadNames, WhatPythonItselfGivesAClassIsUnsafeInsideOne) {
+  auto pickle = keeping("__subclasses__");
+  const auto checkpoint = described(pickle);
+  ASSERT_TRUE(checkpoint.has_value()) << checkpoint.error().message;
+  EXPECT_FALSE(formats::unsafe_values((*checkpoint)->catalog()).empty());
 }
 
 TEST(TorchUnreadNames, OtherMembersAreUnsafe) {
