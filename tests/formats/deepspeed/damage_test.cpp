@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "ebb/formats/deepspeed/deepspeed.h"
+#include "ebb/formats/deepspeed/names.h"
 #include "ebb/formats/torch/file_writer.h"
 #include "tests/formats/deepspeed/made_content.h"
 #include "tests/support/emit_in_memory.h"
@@ -104,6 +105,27 @@ void expect_refused(const Crafted& crafted, Code code, const std::string& says) 
 }
 
 TEST(DeepSpeedCrafted, IsReadWhenEverythingAgrees) { EXPECT_EQ(answer_of(Crafted{}).message, ""); }
+
+// By their names alone: which of them tell what is missing.
+TEST(DeepSpeedDamage, EverySubsetOfTheFilesIsAnswered) {
+  const std::vector<std::string> names = {
+      "mp_rank_00_model_states.pt", "zero_pp_rank_0_mp_rank_00_model_states.pt",
+      "zero_pp_rank_1_mp_rank_00_model_states.pt", "zero_pp_rank_1_mp_rank_00_optim_states.pt"};
+  for (std::size_t subset = 1; subset < std::size_t{1} << names.size(); ++subset) {
+    MemoryTree tree("ck");
+    const auto has = [&](std::size_t name) { return (subset >> name & 1) != 0; };
+    for (std::size_t i = 0; i < names.size(); ++i)
+      if (has(i)) tree.add("t/" + names[i], std::string_view("-"));
+    const auto found = formats::deepspeed::find_files(tree);
+    const bool twice = has(0) && has(1), models = has(0) || has(1) || has(2);
+    EXPECT_EQ(found.has_value(), !twice && models && has(3)) << subset;
+    if (found || twice) continue;
+    const bool of_zero3 = !has(3) && (has(1) || has(2)), of_stage0 = !has(3) && models && !of_zero3;
+    EXPECT_EQ(found.error().code, of_stage0 ? Code::unsupported : Code::incomplete) << subset;
+    EXPECT_EQ(found.error().message.find("ZeRO-3's weights") != std::string::npos, of_zero3)
+        << subset << found.error().message;
+  }
+}
 
 TEST(DeepSpeedDamage, DS04RankFilesOfAnotherStepAreNamed) {
   const fs::path data = fs::path(EBB_FIXTURES) / "deepspeed/z2_adamw_resume_w4/data";
