@@ -154,29 +154,36 @@ class ContentCheck {
            is_number(found.params[i]);
   }
 
-  bool has_same_settings(const GroupEntry& found, const GroupEntry& wanted) const {
-    return std::ranges::equal(found.settings, wanted.settings, [&](const auto& a, const auto& b) {
-      return a.first == b.first && same(b.second, a.second);
+  static bool numbers_all(const GroupEntry& found, const GroupEntry& wanted) {
+    return found.params.size() == wanted.params.size() &&
+           std::ranges::all_of(found.params, is_number);
+  }
+
+  bool has_settings(const GroupEntry& found, const GroupEntry& wanted) const {
+    return std::ranges::all_of(wanted.settings, [&](const auto& setting) {
+      return std::ranges::any_of(found.settings, [&](const auto& other) {
+        return other.first == setting.first && same(setting.second, other.second);
+      });
     });
   }
 
   // One that shares a parameter; without names in the content, the one of that number; one without
-  // parameters beside others, the one that has its settings, where a job finds groups by those, or
-  // comes at its place among such.
+  // parameters beside others, the one that has its settings, or comes at its place among such.
   const GroupEntry* written_group(std::size_t number) const {
     const GroupEntry& wanted = content_.groups[number];
     if (!has_no_names(wanted)) {
       if (const auto* found = group_sharing(written_.groups, wanted, number)) return found;
-      const bool all_numbers = number < written_.groups.size() &&
-                               written_.groups[number].params.size() == wanted.params.size() &&
-                               std::ranges::all_of(written_.groups[number].params, is_number);
-      return all_numbers ? &written_.groups[number] : nullptr;
+      if (number < written_.groups.size() && numbers_all(written_.groups[number], wanted))
+        return &written_.groups[number];
+      for (const GroupEntry& group : written_.groups)
+        if (numbers_all(group, wanted) && has_settings(group, wanted)) return &group;
+      return nullptr;
     }
     if (!list_params(content_.groups))
       return number < written_.groups.size() ? &written_.groups[number] : nullptr;
-    if (!plan_.groups_have_order)
-      for (const GroupEntry& group : written_.groups)
-        if (has_no_names(group) && has_same_settings(group, wanted)) return &group;
+    for (const GroupEntry& group : written_.groups)
+      if (has_no_names(group) && group.optimizer == wanted.optimizer && has_settings(group, wanted))
+        return &group;
     auto before =
         std::count_if(content_.groups.begin(),
                       content_.groups.begin() + static_cast<std::ptrdiff_t>(number), has_no_names);
@@ -222,7 +229,18 @@ class ContentCheck {
     }
   }
 
-  // Most frameworks load groups by their position.
+  // Whose a group is: the optimizer of a state dict that has its first parameter.
+  auto optimizer_of(const GroupEntry& group) const {
+    return std::ranges::find_if(written_.parts.optimizers, [&](const StateDictOptimizer& one) {
+      return !group.params.empty() &&
+             std::ranges::find(one.params, group.params.front()) != one.params.end();
+    });
+  }
+  bool of_two_optimizers(const GroupEntry& a, const GroupEntry& b) const {
+    return optimizer_of(a) != optimizer_of(b);
+  }
+
+  // Most frameworks load the groups of an optimizer by their position.
   void check_order_of_groups() {
     std::vector<std::uint32_t> order = plan_.group_order;
     if (order.empty()) {
@@ -234,7 +252,7 @@ class ContentCheck {
       const GroupEntry* found =
           is_stored(content_.groups[number]) ? written_group(number) : nullptr;
       if (found == nullptr) continue;
-      if (last && found < last->second)
+      if (last && found < last->second && !of_two_optimizers(*found, *last->second))
         lost_.push_back(compose("parameter group {} comes before group {}", number, last->first));
       last = {number, found};
     }

@@ -207,7 +207,7 @@ class Placing {
       add(entry.key, entry.path.empty() && !entry.key.empty() ? Path{entry.key} : entry.path,
           entry.value);
     add_step();
-    if (torch_groups(content_.values).empty()) add_groups();
+    if (!values_say_groups()) add_groups();
     for (const TensorEntry& tensor : content_.tensors)
       if (tensor.state == "param") has_param_.insert(tensor.name);
     for (const TensorEntry& tensor : content_.tensors) placed_.tensors.push_back(place_of(tensor));
@@ -222,6 +222,14 @@ class Placing {
   void add(Path path, Value value) {
     std::string key = joined(path);
     add(std::move(key), std::move(path), std::move(value));
+  }
+
+  // Those of another format that look alike are none of the groups.
+  bool values_say_groups() const {
+    std::vector<const ValueEntry*> echoes;
+    for (const ValueEntry& entry : content_.values)
+      if (entry.echoed) echoes.push_back(&entry);
+    return !torch_groups(echoes).empty();
   }
 
   // Content that came from elsewhere has groups and a step but not torch's values for them.

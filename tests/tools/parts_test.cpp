@@ -144,6 +144,20 @@ TEST_F(Parts, AnOptimizersNameThatItsStatesToldIsNotMissed) {
                    {"-k", part});
 }
 
+// An optimizer of two whose states are all left out is written behind the other.
+TEST_F(Parts, OfOneOptimizerOfTwo) {
+  for (const char* format : {"torch", "dcp"})
+    for (const char* states : {"param,step", "param,exp_avg", "param,momentum_buffer"})
+      expect_written(fixture("torch/muon_adamw_state"), format, {"--states", states});
+}
+
+// What Megatron keeps of its buckets' groups looks like a state dict's.
+TEST_F(Parts, GroupsOfMegatronBesideItsOwnObjects) {
+  for (const char* format : {"torch", "dcp"})
+    for (const char* part : {"*.weight", "*fc1*"})
+      expect_written(fixture("megatron/muon_distopt_buckets_dp2"), format, {"-k", part, "--drop"});
+}
+
 TEST_F(Parts, RenamedBucketsKeepTheirStatesApart) {
   expect_written(fixture("megatron/adam_dp_reshardable_dp3"), "megatron", {"--rename", "*=x.*"});
 }
