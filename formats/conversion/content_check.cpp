@@ -10,7 +10,6 @@
 #include "ebb/formats/catalog/key_path.h"
 #include "ebb/formats/catalog/value_alike.h"
 #include "ebb/formats/core/json_text.h"
-#include "ebb/formats/core/number_text.h"
 
 namespace ebb::formats {
 
@@ -97,38 +96,9 @@ class ContentCheck {
     } else if (is_sequence(wanted) && !wanted.items.empty()) {
       for (std::size_t i = 0; i < wanted.items.size(); ++i)
         check_value(compose("{}.{}", key, i), wanted.items[i]);
-    } else if (const Value* inner = found_inside(key)) {
-      if (!same(wanted, *inner)) differs(what, to_json(wanted), to_json(*inner));
     } else if (!is_there_as_another_kind(key, wanted)) {
       missing(what);
     }
-  }
-
-  // In a value that was written with all that is below it: a list whose tensors are left out.
-  const Value* found_inside(std::string_view key) const {
-    for (std::size_t dot = key.rfind('.'); dot != std::string_view::npos && dot > 0;
-         dot = key.rfind('.', dot - 1))
-      if (const auto whole = found_.find(key.substr(0, dot)); whole != found_.end())
-        return below(*whole->second, key.substr(dot + 1));
-    return nullptr;
-  }
-
-  // The part of a value that a key joined by dots leads to.
-  static const Value* below(const Value& value, std::string_view key) {
-    const std::size_t dot = std::min(key.find('.'), key.size());
-    if (is_sequence(value)) {
-      const auto number = parse_number<std::size_t>(key.substr(0, dot));
-      if (!number || *number >= value.items.size()) return nullptr;
-      const Value& item = value.items[*number];
-      return dot == key.size() ? &item : below(item, key.substr(dot + 1));
-    }
-    for (const auto& [name, item] : value.entries) {
-      const std::string text = key_text(name);
-      if (key == text) return &item;
-      if (key.starts_with(text + "."))
-        if (const Value* found = below(item, key.substr(text.size() + 1))) return found;
-    }
-    return nullptr;
   }
 
   // An empty dict or list leaves only its place; a tensor in a value may come back as a tensor.

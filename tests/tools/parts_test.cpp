@@ -101,6 +101,15 @@ TEST_F(Parts, StepsThatAreNumbersStayWithTheirNumber) {
       expect_written(source, format, part);
 }
 
+// A group of AdamW loses its states, and its numbers their names: weights that told them are left
+// out, too.
+TEST_F(Parts, NumbersWithoutStatesStayInTheirGroup) {
+  for (const char* format : {"torch", "dcp"})
+    expect_written(
+        fixture("torch/layout_int_steps"), format,
+        {"--names", "order", "--drop", "-x", "*exp_avg*", "-x", "*step", "-x", "*.up.*"});
+}
+
 // Learning rates that are tensors: no choice of states, no cast and no renaming takes them along.
 TEST_F(Parts, SettingsThatAreTensorsAreSettings) {
   const std::string source = saved([](PickleWriter&) {},
