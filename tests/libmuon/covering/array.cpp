@@ -3,10 +3,10 @@
 #include <algorithm>
 #include <numeric>
 #include <optional>
-#include <set>
 #include <tuple>
 #include <utility>
 
+#include "ebb/formats/core/check.h"
 #include "tests/durability/draws.h"
 
 namespace ebb::test {
@@ -14,17 +14,35 @@ namespace {
 
 using Set = std::vector<Choice>;  // ascending
 
-bool together(const Factors& factors, const Set& chosen, Choice next) {
-  return std::ranges::none_of(factors.never, [&](const Never& never) {
-    const auto has = [&](Choice choice) {
-      return std::ranges::find(chosen, choice) != chosen.end();
-    };
-    return (never.one == next && has(never.other)) || (never.other == next && has(never.one));
-  });
-}
+// All choices by one number each, and which two of them are never in one row.
+class Choices {
+ public:
+  explicit Choices(const Factors& factors) {
+    for (const std::uint32_t size : factors.sizes) {
+      first_.push_back(count_);
+      count_ += size;
+    }
+    apart_.resize(count_ * count_);
+    for (const Never& never : factors.never) {
+      apart_[number(never.one) * count_ + number(never.other)] = true;
+      apart_[number(never.other) * count_ + number(never.one)] = true;
+    }
+  }
+  std::size_t count() const { return count_; }
+  std::size_t number(Choice choice) const { return first_[choice.factor] + choice.value; }
+  bool together(const Set& chosen, Choice next) const {
+    return std::ranges::none_of(
+        chosen, [&](Choice one) { return apart_[number(one) * count_ + number(next)]; });
+  }
 
-void add_sets(const Factors& factors, std::size_t strength, std::uint32_t factor, Set& chosen,
-              std::vector<Set>& all) {
+ private:
+  std::vector<std::size_t> first_;  // by factor
+  std::size_t count_ = 0;
+  std::vector<bool> apart_;
+};
+
+void add_sets(const Factors& factors, const Choices& choices, std::size_t strength,
+              std::uint32_t factor, Set& chosen, std::vector<Set>& all) {
   if (chosen.size() == strength) {
     all.push_back(chosen);
     return;
@@ -32,9 +50,9 @@ void add_sets(const Factors& factors, std::size_t strength, std::uint32_t factor
   for (; factor < factors.sizes.size(); ++factor)
     for (std::uint32_t value = 0; value < factors.sizes[factor]; ++value) {
       const Choice next{factor, value};
-      if (!together(factors, chosen, next)) continue;
+      if (!choices.together(chosen, next)) continue;
       chosen.push_back(next);
-      add_sets(factors, strength, factor + 1, chosen, all);
+      add_sets(factors, choices, strength, factor + 1, chosen, all);
       chosen.pop_back();
     }
 }
@@ -44,23 +62,30 @@ void add_sets(const Factors& factors, std::size_t strength, std::uint32_t factor
 class Greedy {
  public:
   Greedy(const Factors& factors, std::size_t strength, std::uint64_t seed)
-      : factors_(factors), strength_(strength), draws_(seed) {
-    const auto all = sets_of(factors, strength);
-    open_.insert(all.begin(), all.end());
+      : factors_(factors),
+        choices_(factors),
+        strength_(strength),
+        all_(sets_of(factors, strength)),
+        draws_(seed) {
+    std::size_t places = 1;
+    for (std::size_t i = 0; i < strength; ++i) places *= choices_.count();
+    open_.resize(places);
+    for (const Set& set : all_) open_[place_of(set)] = true;
+    left_ = all_.size();
   }
 
   std::vector<Row> run() {
     constexpr int kTries = 10;
     std::vector<Row> rows;
-    while (!open_.empty()) {
+    while (left_ > 0) {
       Set best;
       std::size_t most = 0;
       for (int tried = 0; tried < kTries; ++tried) {
-        Set row = draw_row();
-        const auto closes = sets_in(row).size();
-        if (closes > most) std::tie(best, most) = std::pair(std::move(row), closes);
+        auto [set, closes] = draw_row();
+        if (closes > most) std::tie(best, most) = std::pair(std::move(set), closes);
       }
-      for (const Set& set : sets_in(best)) open_.erase(set);
+      EBB_CHECK(most > 0);
+      for_sets(best, 0, 0, 0, [this](std::size_t place) { close(place); });
       Row& row = rows.emplace_back(factors_.sizes.size());
       for (const Choice choice : best) row[choice.factor] = choice.value;
     }
@@ -68,18 +93,26 @@ class Greedy {
   }
 
  private:
-  Set draw_row() {
-    auto first = open_.begin();
-    std::advance(first, static_cast<std::ptrdiff_t>(draws_.below(open_.size())));
-    Set row = *first;
+  // And how many new sets are in it.
+  std::pair<Set, std::size_t> draw_row() {
+    Set row = draw_open();
     std::vector<std::uint32_t> order(factors_.sizes.size());
     std::iota(order.begin(), order.end(), 0);
     for (std::size_t i = order.size(); i > 1; --i) std::swap(order[i - 1], order[draws_.below(i)]);
     for (const std::uint32_t factor : order)
-      if (std::ranges::find(row, factor, &Choice::factor) == row.end())
+      if (std::ranges::find(row, factor, &Choice::factor) == row.end()) {
         row.push_back(best_value(row, factor));
-    std::ranges::sort(row);
-    return row;
+        std::ranges::sort(row);
+      }
+    std::size_t closes = 0;
+    for_sets(row, 0, 0, 0, [&](std::size_t place) { closes += open_[place] ? 1 : 0; });
+    return {row, closes};
+  }
+
+  const Set& draw_open() {
+    std::size_t number = draws_.below(all_.size());
+    while (!open_[place_of(all_[number])]) number = (number + 1) % all_.size();
+    return all_[number];
   }
 
   Choice best_value(const Set& row, std::uint32_t factor) {
@@ -88,39 +121,54 @@ class Greedy {
     const std::uint64_t begin = draws_.next();  // among equals a drawn one
     for (std::uint32_t i = 0; i < factors_.sizes[factor]; ++i) {
       const Choice next{factor, static_cast<std::uint32_t>((begin + i) % factors_.sizes[factor])};
-      if (!together(factors_, row, next)) continue;
-      Set with = row;
-      with.push_back(next);
-      std::ranges::sort(with);
-      const std::size_t closes = sets_in(with).size();
+      if (!choices_.together(row, next)) continue;
+      std::size_t closes = 0;
+      count_with(row, next, 0, {}, closes);
       if (!best || closes > most) std::tie(best, most) = std::pair(next, closes);
     }
     return best.value();
   }
 
-  // Those of its sets that no row has yet.
-  std::vector<Set> sets_in(const Set& row) const {
-    std::vector<Set> found;
-    Set chosen;
-    add_open(row, 0, chosen, found);
-    return found;
-  }
-  void add_open(const Set& row, std::size_t first, Set& chosen, std::vector<Set>& found) const {
-    if (chosen.size() == strength_) {
-      if (open_.contains(chosen)) found.push_back(chosen);
+  // New sets of `next` and others of the row.
+  void count_with(const Set& row, Choice next, std::size_t from, Set chosen,
+                  std::size_t& closes) const {
+    if (chosen.size() + 1 == strength_) {
+      chosen.push_back(next);
+      std::ranges::sort(chosen);
+      closes += open_[place_of(chosen)] ? 1 : 0;
       return;
     }
-    for (std::size_t i = first; i < row.size(); ++i) {
-      chosen.push_back(row[i]);
-      add_open(row, i + 1, chosen, found);
-      chosen.pop_back();
+    for (std::size_t i = from; i < row.size(); ++i) {
+      Set more = chosen;
+      more.push_back(row[i]);
+      count_with(row, next, i + 1, std::move(more), closes);
     }
   }
 
+  std::size_t place_of(const Set& set) const {
+    std::size_t place = 0;
+    for (const Choice choice : set) place = place * choices_.count() + choices_.number(choice);
+    return place;
+  }
+  template <typename Take>
+  void for_sets(const Set& row, std::size_t from, std::size_t size, std::size_t place,
+                const Take& take) const {
+    if (size == strength_) return take(place);
+    for (std::size_t i = from; i < row.size(); ++i)
+      for_sets(row, i + 1, size + 1, place * choices_.count() + choices_.number(row[i]), take);
+  }
+  void close(std::size_t place) {
+    if (open_[place]) --left_;
+    open_[place] = false;
+  }
+
   const Factors& factors_;
+  const Choices choices_;
   const std::size_t strength_;
+  const std::vector<Set> all_;
   Draws draws_;
-  std::set<Set> open_;
+  std::vector<bool> open_;  // sets that no row has yet, by place_of
+  std::size_t left_ = 0;    // how many these are
 };
 
 }  // namespace
@@ -128,7 +176,7 @@ class Greedy {
 std::vector<Set> sets_of(const Factors& factors, std::size_t strength) {
   std::vector<Set> all;
   Set chosen;
-  add_sets(factors, strength, 0, chosen, all);
+  add_sets(factors, Choices(factors), strength, 0, chosen, all);
   return all;
 }
 

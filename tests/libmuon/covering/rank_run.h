@@ -1,14 +1,12 @@
-// One rank of a run of the covering array.
+// A part of a run of the covering array: by processes, or by threads of this one.
 #pragma once
 
 #include <filesystem>
 #include <string>
-#include <string_view>
+#include <vector>
 
 #include "ebb/libmuon/comm/communicator.h"
-#include "ebb/libswap/store/store_set.h"
-#include "ebb/libswap/testing/fault_backend.h"
-#include "tests/libmuon/covering/array.h"
+#include "tests/libmuon/covering/runs.h"
 
 namespace ebb::test {
 
@@ -16,7 +14,7 @@ namespace ebb::test {
 enum class Trouble : std::uint8_t {
   none,
   kill,  // a rank's process is killed in the step behind `until`, which is committed
-  stop,  // the disks fail in the last step, which stops on all and is continued
+  stop,  // a disk fails somewhere in each step, which stops on all ranks and is continued
 };
 
 // From what the directory holds to step `until`. Words of a command line, for MPI.
@@ -24,8 +22,9 @@ struct Leg {
   Row row;
   std::uint64_t until = 0;
   Trouble trouble = Trouble::none;
-  std::uint64_t draw = 0;           // who, and when
-  std::filesystem::path directory;  // the store is in "swap", "hash" is that of weights and state
+  std::uint64_t draw = 0;           // who, where and when
+  std::filesystem::path directory;  // the store is in "swap", "hash" is that of weights and state,
+                                    // "stopped" has a line for each step that was
 
   std::vector<std::string> words() const;
   static Leg from(const std::vector<std::string>& words);
@@ -37,6 +36,6 @@ enum class Exit : int { well = 0, error = 3, peer = 4 };
 // One rank, with a queue of its own; an error goes to stderr.
 Exit run_process(const Leg& leg, libmuon::Communicator& ranks);
 // All of them as threads of this process, over one queue.
-Exit run_threads(const Leg& leg);
+Exit run_threads(const Leg& leg, const MakeAccelerator& make = late_accelerator);
 
 }  // namespace ebb::test

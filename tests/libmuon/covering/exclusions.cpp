@@ -1,0 +1,42 @@
+// What does not go together, and what says so. An option that cannot be with another one has its
+// line here; whatever has none must open.
+#include "tests/libmuon/covering/runs.h"
+
+namespace ebb::test {
+namespace {
+
+const std::vector<std::string_view> kInParts = {"in parts", "in parts, sums kept"};
+const std::vector<std::string_view> kStreamed = {"streamed", "streamed in wide strips"};
+const std::vector<std::string_view> kDevice = {"a device computes", "gradients there",
+                                               "weights there", "the trainer there"};
+const std::vector<std::string_view> kUpdates = {"updates of some", "updates of all"};
+
+}  // namespace
+
+const std::vector<Refused>& refused() {
+  static const std::vector<Refused> all = {
+      {{kInParts, {"early room"}}, "partial gradients are added up in the step"},
+      {{kInParts, {"gradients there", "the trainer there"}},
+       "partial gradients are added up in the host's memory"},
+      {{kStreamed, {"state on shards"}}, "matrices are not streamed with Muon's state on shards"},
+      {{kStreamed, kInParts}, "matrices are not streamed with partial gradients"},
+      {{kStreamed, kDevice}, "matrices are not streamed with an accelerator"},
+      {{{"masters in halves"}, kDevice}, "late does not take master as U16"},
+      {{{"masters in halves"}, {"decay in gradients"}},
+       "and decay = l2, which reads it whole before its momentum"},
+      {{{"masters in halves"}, kUpdates}, "and out = update, which leaves masters to the trainer"},
+      {{kUpdates, {"weights decay"}}, "an update has no weights to decay"},
+      {{{"updates of all"}, {"decay in gradients"}}, "an update has no weights to decay"},
+      {{{"momentum in int8"}, {"state on shards"}}, "inside a block of"},
+  };
+  return all;
+}
+
+const std::vector<NotHere>& not_here() {
+  static const std::vector<NotHere> all = {
+      {{{"over MPI"}, {"8 ranks"}}, "more processes than this machine starts in time"},
+  };
+  return all;
+}
+
+}  // namespace ebb::test
