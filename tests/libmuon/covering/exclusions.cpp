@@ -34,7 +34,7 @@ const std::vector<Refused>& refused() {
 
 const std::vector<NotHere>& not_here() {
   static const std::vector<NotHere> all = {
-      {{{"over MPI"}, {"8 ranks"}}, "more processes than this machine starts in time"},
+      {{{"over MPI", "over sockets"}, {"8 ranks"}}, "more processes than two cores run in time"},
   };
   return all;
 }

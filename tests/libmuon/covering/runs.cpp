@@ -140,18 +140,20 @@ libmuon::ModelSpec model_of_runs() {
   auto gram = libmuon::preset("gram");
   EBB_CHECK(gram.has_value());
   gram->weight_decay = 0;
-  auto heads = libmuon::MuonSpec::keller();
-  heads.split = {libmuon::Split::Kind::heads, {4}};
+  auto heads = libmuon::preset("torch");  // whose updates travel in bf16
+  EBB_CHECK(heads.has_value());
+  heads->weight_decay = 0;
+  heads->split = {libmuon::Split::Kind::heads, {4}};
   libmuon::ModelSpec model;
   model.groups = {libmuon::MuonSpec::keller(), libmuon::AdamSpec{.lr = 1e-2, .weight_decay = 0.01},
                   *gram, libmuon::AdamSpec{.lr = 3e-3, .beta1 = 0.8, .beta2 = 0.99, .eps = 1e-8},
-                  heads};
+                  *heads};
   model.params = {{"emb", {37, 24}, 1},    {"norm", {24}, 3},         {"qkv", {72, 24}, 0},
                   {"proj", {24, 24}, 2},   {"scale", {}, 1},          {"stack", {3, 20, 16}, 2},
                   {"down", {24, 96}, 0},   {"conv", {3, 5, 2, 2}, 3}, {"row", {1, 24}, 0},
                   {"prime", {31, 13}, 0},  {"head", {37, 24}, 1},     {"long", {1100, 3}, 2},
                   {"broad", {3, 2304}, 2}, {"thin", {1, 1300}, 2},    {"pile", {3, 12, 26}, 0},
-                  {"heads", {24, 37}, 4}};
+                  {"odd", {3, 1031}, 2},   {"heads", {24, 37}, 4}};
   for (std::uint32_t expert = 0; expert < kExperts; ++expert) {
     model.params.push_back({compose("expert.{}.up", expert), {40, 24}, 2});
     model.params.push_back({compose("expert.{}.bias", expert), {17}, 1});

@@ -2,7 +2,6 @@
 #include <gtest/gtest.h>
 
 #include "tests/libmuon/support/failing_world.h"
-#include "tests/libmuon/support/late_accelerator.h"
 #include "tests/libmuon/support/said_gradients.h"
 
 namespace ebb::test {
@@ -50,26 +49,6 @@ EngineConfig little(std::uint64_t room = 0,
   config.budget_bytes = kLittle;
   add_what_tiles_need_beside(config);
   return config;
-}
-
-TEST(AbsentGradientsBeside, OfAStepThatIsCutAreAbsentWhenItGoesOn) {
-  const auto wanted = weights_of(config_with(kMuch), plain);
-  int stopped = 0;
-  for (const std::uint64_t room : {std::uint64_t{0}, std::uint64_t{9000}, std::uint64_t{1} << 20})
-    for (std::uint64_t at = 0; at < 16; ++at) {
-      const auto weights =
-          weights_of(little(room, kPlacements[at % 2]),
-                     [&](FailingWorld& failing, Communicator& ranks, RankEngine& rank) -> Result<> {
-                       EBB_TRY(failing.fail_reads(ranks, at));
-                       EBB_TRY(hand_in(rank, 2, some_are_not));
-                       const auto cut = rank.step();
-                       EBB_TRY_ASSIGN(const bool went_on, failing.mend(ranks, rank, cut));
-                       if (went_on && ranks.rank() == Rank{0}) ++stopped;
-                       return {};
-                     });
-      EXPECT_EQ(weights, wanted) << "read " << at << ", room " << room;
-    }
-  EXPECT_GE(stopped, 16);
 }
 
 TEST(AbsentGradientsBeside, OfAStepThatIsSkippedOrNotBegunAreForgottenOrStay) {
@@ -160,16 +139,6 @@ TEST(AbsentGradientsBeside, ThatRanksDoNotAgreeOnAreNamedAndNothingHasChanged) {
           return {};
         });
     EXPECT_EQ(weights, weights_after(3));
-  }
-}
-
-TEST(AbsentGradientsBeside, AreAbsentOnADeviceThatIsLate) {
-  const auto wanted = weights_of(config_with(kMuch), plain);
-  for (std::uint64_t seed = 1; seed < 4; ++seed) {
-    LateAccelerator accelerator(seed, 50);
-    EngineConfig config = config_with(kMuch, 3, {}, kPlacements[seed % 2]);
-    config.accelerator = &accelerator;
-    EXPECT_EQ(weights_of(config, plain), wanted) << seed;
   }
 }
 

@@ -255,59 +255,5 @@ TEST(AbsentGradients, TilesOfNothingElseAreNotPaged) {
   }
 }
 
-// A store that was cut in between is resumed, and transferred to other ranks, with each count.
-TEST(AbsentGradients, CountsOfStepsAreStored) {
-  const auto script = [](std::uint32_t param, std::uint64_t step) -> Said {
-    if (in_some(param) && step % 2 == 0) return {.noise = {}, .none = WithoutGradient::untouched};
-    return always(param, step);
-  };
-  const auto on = [](std::uint32_t ranks) {
-    return config_of(Training{.ranks = ranks, .budget_bytes = kLittle}, nuisance_model());
-  };
-  const Trained wanted = run(on(2), 9, script);
-  const TempDir directory;
-  std::uint64_t last = 1;
-  for (const std::uint32_t ranks : {2u, 2u, 3u, 1u}) {  // created, resumed, transferred twice
-    last += 2;
-    const Trained there = run(on(ranks), last, script, directory.path());
-    if (last == 9) {
-      EXPECT_TRUE(there.tensors == wanted.tensors);
-    }
-  }
-  EXPECT_EQ(last, 9u);
-}
-
-// Experts of two places; those of the second see no token in a step, of which the ranks of the
-// first say nothing.
-TEST(AbsentGradients, OfAnExpertAreSaidByItsOwnRanks) {
-  const auto config_on = [](std::uint32_t places, std::uint32_t data) {
-    EngineConfig config;
-    config.model.groups = {libmuon::MuonSpec::keller(), libmuon::AdamSpec{.lr = 1e-2}};
-    config.partition = {.gradients = {.policy = Policy::zero12},
-                        .weights = {.policy = Policy::replicated}};
-    config.partition.axes = {{"expert", places}, {"data", data}};
-    const libmuon::AxisLayout over_data{{.policy = Policy::zero3}, {"data"}};
-    config.partition.parts = {{"experts", over_data, over_data}};
-    config.model.params = {{"dense", {48, 24}, 0}, {"norm", {24}, 1}};
-    for (std::uint32_t i = 0; i < 4; ++i)
-      config.model.params.push_back(
-          {compose("up.{}", i), {40, 24}, 0, "experts", {{"expert", i * places / 4}}});
-    config.tile_bytes = 4096;
-    config.chunk_bytes = 6000;
-    config.budget_bytes = 1u << 26;
-    return config;
-  };
-  const auto script = [](std::uint32_t param, std::uint64_t step) -> Said {
-    if (param < 4 || step != 2) return always(param, step);
-    return {.noise = {}, .none = WithoutGradient::untouched};
-  };
-  const Trained wanted = run(config_on(1, 1), 3, script);
-  for (const std::uint32_t data : {1u, 2u}) {
-    const EngineConfig config = config_on(2, data);
-    const Trained trained = run(config, 3, script);
-    EXPECT_TRUE(trained.tensors == wanted.tensors) << data;
-  }
-}
-
 }  // namespace
 }  // namespace ebb::test

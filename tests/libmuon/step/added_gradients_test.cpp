@@ -62,26 +62,6 @@ TEST(AddedGradients, GiveTheBitsOfTheirSumInEveryLayout) {
                              compose("{}, {} batches", name_of(policy), batches));
 }
 
-TEST(AddedGradients, AreAddedWhereTheyLieAndWhenTheyAreThere) {
-  std::uint64_t seed = 0;
-  for (const Side side : {Side::host, Side::device})
-    for (const Side wire : {Side::host, Side::device})
-      for (const std::uint64_t early : {std::uint64_t{0}, std::uint64_t{1} << 20}) {
-        LateAccelerator accelerator(++seed, 50);
-        expect_the_sums_bits({.ranks = 2,
-                              .placement = test::kPlacements[seed / 2 % 2],
-                              .chunk_bytes = 20000,
-                              .early_gradient_bytes = early,
-                              .micro_batches = 3,
-                              .bf16_gradients = seed % 2 == 0,
-                              .accelerator = &accelerator,
-                              .gradients_on = side,
-                              .weights_on = side,
-                              .wire = wire},
-                             compose("seed {}", seed));
-      }
-}
-
 TEST(AddedGradients, TakeTheRoomOfAnFp32CopyThatIsPlanned) {
   Training setup{.ranks = 3, .gradients = Policy::zero3};
   LateAccelerator accelerator(1, 20);
@@ -170,45 +150,6 @@ TEST(AddedGradients, BeginAnewBehindEveryStepThatTookThem) {
     return weights;
   };
   EXPECT_EQ(train_with(true), train_with(false));
-}
-
-// The step that an I/O error cut goes on with the sums that it began with.
-TEST(AddedGradients, StayForAStepThatWasCut) {
-  const auto train_with = [](bool cut, libmuon::Placement placement) {
-    std::vector<float> weights;
-    test::FailingWorld failing;
-    test::expect_well(failing.world.run([&](libmuon::Communicator& ranks) -> Result<> {
-      Trainer trainer;
-      trainer.config = test::config_with(test::kLittle, 3, {}, placement);
-      trainer.config.partition.hand_in = HandIn::added;
-      EBB_TRY_ASSIGN(const auto plan, [&] {
-        auto config = trainer.config;
-        config.budget_bytes = test::kMuch;
-        return Engine::plan(config, ranks.rank());
-      }());
-      trainer.config.budget_bytes += plan.gradient_sum_bytes;
-      EBB_TRY(trainer.open(failing.world, ranks));
-      for (int step = 0; step < 2; ++step) {
-        EBB_TRY(trainer.add(0.5f));
-        EBB_TRY(trainer.add(0.25f));
-        if (cut) {
-          EBB_TRY(failing.fail_reads(ranks, 2));
-          const auto broken = trainer.engine->step({});
-          EXPECT_FALSE(broken);
-          EXPECT_FALSE(trainer.engine->add_gradient(0, trainer.batch[0]));
-          EBB_TRY(failing.meanwhile(ranks, [&] { failing.faults->clear(); }));
-          EBB_TRY(trainer.engine->continue_step());
-        } else {
-          EBB_TRY(trainer.engine->step({}));
-        }
-      }
-      if (ranks.rank() == Rank{1}) weights = trainer.flat();
-      return {};
-    }));
-    return weights;
-  };
-  const auto wanted = train_with(false, libmuon::Placement::owner);
-  for (const auto placement : test::kPlacements) EXPECT_EQ(train_with(true, placement), wanted);
 }
 
 TEST(AddedGradients, AreRefusedWhereTheyCannotBeAdded) {

@@ -1,5 +1,5 @@
-// A mixture of experts on worlds with axes. The witness is one rank without any, and a communicator
-// that notes who sends how much to whom.
+// A mixture of experts on worlds with axes. The witness is a communicator that notes who sends how
+// much to whom.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -9,9 +9,7 @@
 
 #include "ebb/libmuon/step/early.h"
 #include "ebb/libswap/queue/io_queue.h"
-#include "ebb/libswap/testing/fault_backend.h"
 #include "ebb/libswap/testing/memory_backend.h"
-#include "tests/libmuon/support/said_steps.h"
 #include "tests/libmuon/support/training.h"
 #include "tests/libmuon/support/watched_ranks.h"
 #include "tests/libmuon/support/world.h"
@@ -27,7 +25,6 @@ using libmuon::EngineConfig;
 using libmuon::ModelSpec;
 
 constexpr std::uint32_t kExperts = 4;
-constexpr std::uint64_t kSteps = 3;
 constexpr libmuon::StepArgs kArgs{.inv_scale = 0.5, .max_norm = 20};
 
 enum class Dense : std::uint8_t { with, without };
@@ -97,19 +94,6 @@ EngineConfig config_of(const Case& c, Dense dense = Dense::with) {
   return config;
 }
 
-// One rank, and plain ones, as engines without axes have them.
-EngineConfig plain_config(std::uint32_t ranks, Policy policy) {
-  EngineConfig config{.model = mixture(Dense::with),
-                      .partition = {.gradients = {.policy = policy, .mesh = {ranks, 1}},
-                                    .weights = {.policy = policy, .mesh = {ranks, 1}}},
-                      .budget_bytes = 4 * 4096,
-                      .tile_bytes = 4096,
-                      .chunk_bytes = 8192};
-  for (libmuon::ParamSpec& param : config.model.params) param.partition.clear();
-  add_what_tiles_need_beside(config);
-  return config;
-}
-
 // The three worlds of the experts' axis, and one where its ranks do not lie side by side and all
 // has copies; each policy and chunk size on each, and both placements, turn and turn about.
 std::vector<Case> cases() {
@@ -172,14 +156,7 @@ class Trainer {
     return engine_->step(kArgs);
   }
 
-  Result<> commit() {
-    EBB_TRY(engine_->snapshot());
-    EBB_TRY(engine_->wait_snapshot());
-    return {};
-  }
-
   Engine& engine() { return *engine_; }
-  const std::vector<float>& weights(std::uint32_t param) const { return (*weights_)[param]; }
 
  private:
   std::unique_ptr<std::vector<std::vector<float>>> weights_;  // their addresses are bound
@@ -187,101 +164,8 @@ class Trainer {
   std::unique_ptr<Engine> engine_;
 };
 
-struct Alone {
-  std::vector<double> norms;
-  std::map<std::string, std::vector<float>> tensors;  // by name and state
-};
-
 void expect_well(const std::vector<Result<>>& answers, const std::string& what) {
   for (const auto& answer : answers) ASSERT_TRUE(answer) << what << ": " << answer.error().message;
-}
-
-// On one rank, without axes.
-Alone alone(std::uint64_t steps) {
-  Alone all;
-  const TempDir directory;
-  World world(disk(), directory.path(), 1);
-  expect_well(world.run([&](Communicator& ranks) -> Result<> {
-    EBB_TRY_ASSIGN(Trainer trainer, Trainer::open(world, ranks, plain_config(1, Policy::zero12)));
-    for (std::uint64_t step = 0; step < steps; ++step) {
-      EBB_TRY_ASSIGN(const auto result, trainer.step());
-      EXPECT_LT(result.clip, 1);
-      all.norms.push_back(result.norm);
-    }
-    return trainer.commit();
-  }),
-              "alone");
-  all.tensors = tensors_of(directory.path());
-  return all;
-}
-
-void expect_weights(Trainer& trainer, const Alone& wanted, const std::string& what) {
-  const ModelSpec model = mixture(Dense::with);
-  const libmuon::StatePlan& plan = trainer.engine().state_plan();
-  for (std::uint32_t param = 0; param < model.params.size(); ++param) {
-    const FlatRange held = plan.weights().held(param, plan.rank());
-    const auto& master = wanted.tensors.at(model.params[param].name + " master");
-    const auto first = master.begin() + static_cast<std::ptrdiff_t>(held.first);
-    ASSERT_EQ(trainer.weights(param),
-              std::vector<float>(first, first + static_cast<std::ptrdiff_t>(held.count)))
-        << what << ", rank " << index_of(plan.rank()) << ": " << model.params[param].name;
-  }
-}
-
-TEST(Axes, AMixtureOfExpertsHasTheBitsOfOneRankOnEveryWorld) {
-  const Alone wanted = alone(kSteps);
-  for (const Case& c : cases()) {
-    const TempDir directory;
-    World world(disk(), directory.path(), world_of(c));
-    const EngineConfig config = config_of(c);
-    Sent sent;
-    expect_well(world.run([&](Communicator& below) -> Result<> {
-      WatchedDuplicates ranks(below, sent);
-      EBB_TRY_ASSIGN(Trainer trainer, Trainer::open(world, ranks, config));
-      EBB_TRY(expect_said_steps(trainer, ranks, config, sent, wanted.norms, c.name));
-      expect_weights(trainer, wanted, c.name);
-      return trainer.commit();
-    }),
-                c.name);
-    EXPECT_EQ(tensors_of(directory.path()), wanted.tensors) << c.name;
-  }
-}
-
-// A disk fails under an expert's rank and is well again, at every read of the second step.
-TEST(Axes, AStepThatIsCutGoesOnWithTheSameBits) {
-  const Alone wanted = alone(kSteps);
-  int stopped = 0;
-  for (std::uint64_t number = 0; number < 24; ++number) {
-    const Case c = cases()[8 + number % 2];  // strided, of either placement
-    const std::uint64_t at = number / 2;
-    const auto faults = std::make_shared<libswap::FaultPlan>();
-    World world(libswap::make_fault_backend(
-                    libswap::make_memory_backend(libswap::MemoryDisk::create(1u << 28)), faults),
-                "/swap", world_of(c));
-    expect_well(world.run([&](Communicator& ranks) -> Result<> {
-      EBB_TRY_ASSIGN(Trainer trainer, Trainer::open(world, ranks, config_of(c)));
-      EBB_TRY(trainer.step());
-      EBB_TRY(ranks.agree(0));
-      if (ranks.rank() == Rank{0})
-        faults->add({.on = libswap::FaultOn::read,
-                     .at = at,
-                     .count = libswap::FaultPlan::kForEver,
-                     .path_part = "rank-00002"});
-      EBB_TRY(ranks.agree(0));
-      const auto cut = trainer.step();
-      EBB_TRY(ranks.agree(0));
-      faults->clear();
-      if (!cut) {
-        EBB_TRY(trainer.engine().continue_step());
-        if (ranks.rank() == Rank{0}) ++stopped;
-      }
-      EBB_TRY(trainer.step());
-      expect_weights(trainer, wanted, compose("read {}", at));
-      return {};
-    }),
-                c.name);
-  }
-  EXPECT_GE(stopped, 8);
 }
 
 // Without dense parameters nothing at all leaves the ranks of an expert's place.
@@ -306,46 +190,6 @@ TEST(Axes, NothingOfAnExpertLeavesItsRanks) {
     }
     EXPECT_EQ(all > 0, world_of(c) > places(c)) << c.name;
   }
-}
-
-// Two steps each, on worlds that have ever other axes, partitions and ranks.
-TEST(Axes, AStoreGoesFromWorldToWorld) {
-  const Layout::Spec zero3{.policy = Policy::zero3}, rows{.policy = Policy::rows};
-  const AxisLayout experts{zero3, {"data"}}, dense{rows, {"expert", "data"}};
-  const Case two{"expert 2 x data 2", {{"expert", 2}, {"data", 2}}, dense, experts};
-  const Case one{"expert 1 x data 3", {{"expert", 1}, {"data", 3}}, dense, experts};
-  const Case copies{"replica 2 x expert 2",
-                    {{"replica", 2}, {"expert", 2}},
-                    {zero3, {"expert"}, {"replica"}},
-                    {rows, {}, {"replica"}}};
-  const auto on_shards = [](Case c) {
-    c.placement = libmuon::Placement::shard;
-    return c;
-  };
-  const std::vector<std::pair<EngineConfig, std::string>> runs = {
-      {config_of(two), "created at step 0"},
-      {config_of(two), "resumed the store at step 2"},
-      {config_of(one), "transferred the store of 4 ranks at step 4"},
-      {plain_config(4, Policy::zero12), "transferred the store of 3 ranks at step 6"},
-      {config_of(copies), "transferred the store of 4 ranks at step 8"},
-      {config_of(on_shards(copies)), "transferred the store of 4 ranks at step 10"},
-      {config_of(on_shards(one)), "transferred the store of 4 ranks at step 12"},
-      {config_of(on_shards(one)), "resumed the store at step 14"},
-      {config_of(two), "transferred the store of 3 ranks at step 16"}};
-  const Alone wanted = alone(2 * runs.size());
-  const TempDir directory;
-  World world(disk(), directory.path(), 4);
-  for (const auto& [config, origin] : runs) {
-    world.reopen(libmuon::world_of(config.partition));
-    expect_well(world.run([&](Communicator& ranks) -> Result<> {
-      EBB_TRY_ASSIGN(Trainer trainer, Trainer::open(world, ranks, config));
-      EXPECT_EQ(trainer.engine().origin(), origin);
-      for (int step = 0; step < 2; ++step) EBB_TRY(trainer.step());
-      return trainer.commit();
-    }),
-                origin);
-  }
-  EXPECT_EQ(tensors_of(directory.path()), wanted.tensors);
 }
 
 // An expert gathered over all ranks, as dense parameters are, or one of other ranks.

@@ -6,15 +6,12 @@
 #include <cmath>
 
 #include "tests/libmuon/support/failing_world.h"
-#include "tests/libmuon/support/late_accelerator.h"
 #include "tests/libmuon/support/trainer_buffer.h"
 #include "tests/libmuon/support/training.h"
 
 namespace ebb {
 namespace {
 
-using libmuon::Side;
-using test::LateAccelerator;
 using test::Outcome;
 using test::TempDir;
 using test::train;
@@ -61,76 +58,6 @@ Outcome trained(const Training& setup, std::uint64_t steps = 3) {
   Outcome outcome = train(setup, directory.path(), steps);
   EXPECT_EQ(outcome.error, "");
   return outcome;
-}
-
-// Against the same numbers in fp32: bits, norms, and what was planned and sent.
-void expect_as_in_fp32(Training setup, const Outcome& fp32, const std::string& what) {
-  for (const In kind : {In::bf16, In::mixed}) {
-    setup.model = model_in(kind);
-    const Outcome outcome = trained(setup, fp32.results.size());
-    EXPECT_EQ(outcome.weights, rounded(fp32.weights, setup)) << what;
-    ASSERT_EQ(outcome.results.size(), fp32.results.size()) << what;
-    std::uint64_t updates = 0;
-    for (std::size_t i = 0; i < fp32.results.size(); ++i) {
-      EXPECT_EQ(outcome.results[i].skipped, fp32.results[i].skipped) << what;
-      if (fp32.results[i].skipped) continue;
-      EXPECT_EQ(outcome.results[i].norm, fp32.results[i].norm) << what;
-      ++updates;
-    }
-    for (std::uint32_t rank = 0; rank < setup.ranks && setup.early_gradient_bytes == 0; ++rank) {
-      const std::uint64_t planned = outcome.plans[rank].step_sent_bytes;
-      const std::uint64_t whole = fp32.plans[rank].step_sent_bytes;
-      EXPECT_GE(outcome.stats[rank].sent_bytes, planned * updates) << what;
-      if (kind == In::bf16 && setup.placement == libmuon::Placement::owner) {
-        EXPECT_EQ(planned * 2, whole) << what;
-      } else {
-        EXPECT_LE(planned, whole) << what;
-      }
-    }
-  }
-}
-
-TEST(Bf16Trainer, GetsTheStateOfTheSameNumbersInFp32InEveryLayout) {
-  std::uint64_t seed = 0;
-  for (const Policy gradients : {Policy::replicated, Policy::zero3, Policy::uneven_rows})
-    for (const Policy weights : {Policy::replicated, Policy::rows, Policy::layer_wise})
-      for (const std::uint64_t chunk : {20000u, 1u}) {
-        Training setup{.ranks = 3,
-                       .gradients = gradients,
-                       .weights = weights,
-                       .placement = test::kPlacements[seed++ % 2],
-                       .chunk_bytes = chunk,
-                       .early_gradient_bytes = chunk == 1 ? 1u << 20 : 0,
-                       .threads = 2,
-                       .poison_step = 2,
-                       .max_norm = 3,
-                       .bf16_gradients = true};
-        const Outcome fp32 = trained(setup);
-        ASSERT_TRUE(fp32.results[1].skipped);
-        expect_as_in_fp32(setup, fp32, compose("{} to {}", name_of(gradients), name_of(weights)));
-      }
-}
-
-TEST(Bf16Trainer, GetsThemOnADeviceAndThroughTheHost) {
-  Training on_host{.ranks = 2, .chunk_bytes = 20000, .bf16_gradients = true};
-  std::array<Outcome, 2> fp32;
-  for (std::size_t i = 0; i < fp32.size(); ++i) {
-    on_host.placement = test::kPlacements[i];
-    fp32[i] = trained(on_host);
-  }
-  std::uint64_t seed = 0;
-  for (const Side side : {Side::host, Side::device})
-    for (const Side wire : {Side::host, Side::device})
-      for (const libswap::Tier tier : {libswap::Tier::device, libswap::Tier::nvme}) {
-        LateAccelerator accelerator(++seed, 50);
-        Training setup = on_host;
-        setup.accelerator = &accelerator;
-        setup.placement = test::kPlacements[seed / 2 % 2];
-        setup.gradients_on = setup.weights_on = side;
-        setup.wire = wire;
-        setup.tiers = {{"momentum_buffer", tier}, {"master", tier}, {"exp_avg", tier}};
-        expect_as_in_fp32(setup, fp32[seed / 2 % 2], compose("seed {}", seed));
-      }
 }
 
 // Weights are handed out of the masters as they are, without a step, by whoever holds them.

@@ -1,5 +1,5 @@
-// States that are kept as something else than fp32: momentum in bf16. The same bits whatever the
-// partition, those that arithmetic written out here gives, and the way between dtypes.
+// States that are kept as something else than fp32: momentum in bf16. The bits are those that
+// arithmetic written out here gives, and the way between dtypes.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -9,30 +9,18 @@
 #include "ebb/formats/registry.h"
 #include "ebb/libmuon/kernels/kernels.h"
 #include "ebb/libswap/tree/file_tree.h"
-#include "tests/libmuon/support/late_accelerator.h"
-#include "tests/libmuon/support/trained.h"
+#include "tests/libmuon/support/training.h"
 #include "tests/libmuon/support/world.h"
 
 namespace ebb::test {
 namespace {
 
 using libmuon::MuonSpec;
-using libswap::Tier;
 
 constexpr std::uint64_t kSteps = 4;
 const libmuon::StateDTypes kHalf = {{"momentum_buffer", DType::bf16}};
 
 using Stored = std::map<std::string, std::vector<float>>;
-
-const Trained& reference() {
-  static const Trained trained = train_in_two({.dtypes = kHalf}, kSteps);
-  return trained;
-}
-
-void expect_same_bits(const Training& setup, const std::string& what) {
-  const Trained trained = train_in_two(setup, kSteps);
-  EXPECT_TRUE(trained == reference()) << what;
-}
 
 std::map<std::string, DType> dtypes_in(const std::filesystem::path& directory) {
   std::map<std::string, DType> dtypes;
@@ -46,38 +34,6 @@ std::map<std::string, DType> dtypes_in(const std::filesystem::path& directory) {
   for (const TensorEntry& tensor : (*checkpoint)->catalog().tensors)
     dtypes[tensor.name + " " + tensor.state] = tensor.dtype;
   return dtypes;
-}
-
-TEST(Columns, MomentumInBf16GivesTheSameBitsOnAnyRanksTilesAndChunks) {
-  for (const std::uint32_t ranks : {1u, 2u, 4u})
-    for (const std::uint64_t tile : {4096u, 8192u, 65536u})
-      for (const std::uint64_t chunk : {1u, 5000u, 1u << 28})
-        expect_same_bits({.ranks = ranks,
-                          .gradients = Policy::zero3,
-                          .tile_bytes = tile,
-                          .chunk_bytes = chunk,
-                          .budget_bytes = (chunk == 5000 ? 64 : 3) * tile,
-                          .threads = 1 + ranks % 2,
-                          .dtypes = kHalf},
-                         compose("{} ranks, tiles of {}, chunks of {}", ranks, tile, chunk));
-}
-
-TEST(Columns, MomentumInBf16GivesTheSameBitsOnAnyTierAndOnADeviceWhoseEventsComeLate) {
-  std::uint64_t seed = 1;
-  for (const Tier momentum : {Tier::device, Tier::host, Tier::nvme})
-    for (const Tier master : {Tier::device, Tier::host, Tier::nvme}) {
-      LateAccelerator accelerator(++seed, 50);
-      const Training setup{
-          .ranks = 2,
-          .chunk_bytes = seed % 2 == 0 ? 5000u : 1u << 28,
-          .budget_bytes = 16 * 4096,
-          .slots = 2 + static_cast<std::uint32_t>(seed % 2),
-          .snapshot_every = 1,
-          .accelerator = &accelerator,
-          .tiers = {{"momentum_buffer", momentum}, {"master", master}, {"exp_avg", master}},
-          .dtypes = kHalf};
-      expect_same_bits(setup, compose("seed {}", seed));
-    }
 }
 
 // To nearest even, by arithmetic on the value.
@@ -193,16 +149,6 @@ TEST(Columns, ACheckpointOfAnotherDtypeIsLoadedRoundedAndSaid) {
             "loaded a ebb checkpoint of 1 ranks at step 2 (momentum_buffer is BF16, was F32)");
   EXPECT_TRUE(outcome == train(half, transferred.path(), kSteps));
   EXPECT_TRUE(tensors_of(loaded.path()) == tensors_of(transferred.path()));
-}
-
-TEST(Columns, OfAStoreInBf16OnOtherRanksGoOnWithTheSameBits) {
-  const TempDir directory;
-  ASSERT_EQ(train({.ranks = 4, .dtypes = kHalf}, directory.path(), 2).error, "");
-  const Outcome three =
-      train({.ranks = 3, .tile_bytes = 8192, .dtypes = kHalf}, directory.path(), kSteps);
-  EXPECT_EQ(three.origin, "transferred the store of 4 ranks at step 2");
-  EXPECT_TRUE(three == reference().outcome);
-  EXPECT_TRUE(tensors_of(directory.path()) == reference().stored);
 }
 
 }  // namespace

@@ -359,15 +359,6 @@ TEST(Continuity, AGenerationThatIsPassedOverIsNamed) {
   EXPECT_NE(origin.find("was passed over"), std::string::npos) << origin;
 }
 
-// The same ranks and tiles, but each rank's AdamW ranges are others.
-TEST(Continuity, AStoreOfAnotherPartitionIsTransferred) {
-  const TempDir directory, whole;
-  ASSERT_EQ(train({.ranks = 3}, directory.path(), 2).error, "");
-  const Outcome moved = train({.ranks = 3, .gradients = Policy::zero3}, directory.path(), 4);
-  EXPECT_EQ(moved.origin, "transferred the store of 3 ranks at step 2");
-  EXPECT_TRUE(moved == train({.ranks = 3}, whole.path(), 4));
-}
-
 ByteVector bytes_of(std::size_t count, int value) {
   return ByteVector(count, static_cast<std::byte>(value));
 }

@@ -51,35 +51,6 @@ bool comes(const std::atomic<std::uint64_t>& sent, std::uint64_t bytes) {
   return sent >= bytes;
 }
 
-TEST(EarlyGradients, GiveTheSameBitsAndBytesForAnyRoomAndNumberOfRanks) {
-  const TempDir directory;
-  int number = 0;
-  std::vector<float> wanted;
-  for (const std::uint32_t ranks : {1u, 2u, 4u})
-    for (const Policy gradients : {Policy::zero12, Policy::zero3})
-      for (const std::uint64_t chunk_bytes : {6000u, 20000u, 1u << 28}) {
-        std::uint64_t sent = 0;
-        for (const std::uint64_t room : {std::uint64_t{0}, std::uint64_t{7000}, kRoom}) {
-          const Training setup{.ranks = ranks,
-                               .gradients = gradients,
-                               .chunk_bytes = chunk_bytes,
-                               .early_gradient_bytes = room,
-                               .budget_bytes = kLittle};
-          const Outcome outcome =
-              train(setup, directory.path() / std::to_string(number++), 4, Finish::just_stop);
-          ASSERT_EQ(outcome.error, "");
-          if (wanted.empty()) wanted = outcome.weights;
-          EXPECT_EQ(outcome.weights, wanted) << ranks << " ranks, room " << room;
-          const libmuon::EnginePlan& plan = outcome.plans[0];
-          if (room != 7000) {
-            EXPECT_EQ(plan.early_chunks, room == 0 || ranks == 1 ? 0 : plan.chunks);
-          }
-          if (room == 0) sent = outcome.stats[0].sent_bytes;
-          EXPECT_EQ(outcome.stats[0].sent_bytes, sent);
-        }
-      }
-}
-
 TEST(EarlyGradients, TravelWhenTheyAreThereOnAllRanksInWhateverOrderTheyCome) {
   const auto wanted = weights_after(3);
   FailingWorld world;
@@ -187,30 +158,6 @@ TEST(EarlyGradients, OutliveWhatTheTrainerDoesBetweenTheirArrivalAndTheStep) {
     }
     return {};
   }));
-}
-
-TEST(EarlyGradients, OfAStepThatIsCutAreThereWhenItGoesOn) {
-  const auto wanted = weights_after(3);
-  int stopped = 0;
-  for (std::uint64_t at = 0; at < 24; at += 3)
-    for (const std::uint64_t room : {std::uint64_t{9000}, kRoom}) {
-      FailingWorld failing;
-      expect_well(failing.world.run([&](Communicator& ranks) -> Result<> {
-        EBB_TRY_ASSIGN(auto rank, RankEngine::open(failing.world, ranks, early_config(room)));
-        EBB_TRY(step_to(rank, 1));
-        EBB_TRY(failing.fail_reads(ranks, at));
-        EBB_TRY(rank.hand_in(2));
-        const auto cut = rank.step();
-        EBB_TRY_ASSIGN(const bool went_on, failing.mend(ranks, rank, cut));
-        if (went_on && ranks.rank() == Rank{0}) ++stopped;
-        EBB_TRY(step_to(rank, 3));
-        if (ranks.rank() == Rank{1}) {
-          EXPECT_EQ(rank.flat_weights(), wanted) << "read " << at;
-        }
-        return {};
-      }));
-    }
-  EXPECT_GE(stopped, 6);
 }
 
 TEST(EarlyGradients, TheirRoomIsPlannedAndTheSameOnAllRanks) {

@@ -245,15 +245,6 @@ TEST(EngineFaults, WhatOneRankPinsHoldsBackTheSnapshotOfAll) {
   }));
 }
 
-// With two slots a pending generation holds the last free one: the next sweep waits for it.
-TEST(EngineFaults, ASweepWithoutAFreeSlotWaitsForTheSnapshot) {
-  const TempDir paged, whole;
-  const Training setup{.ranks = 2, .budget_bytes = kLittle, .slots = 2, .snapshot_every = 1};
-  const Outcome outcome = train(setup, paged.path(), 8);
-  ASSERT_EQ(outcome.error, "");
-  EXPECT_TRUE(outcome == train(Training{.ranks = 2}, whole.path(), 8));
-}
-
 TEST(EngineFaults, AnExportIsOfItsGenerationHoweverManyAreCommittedMeanwhile) {
   const TempDir directory;
   auto chosen = libswap::open_backend(libswap::BackendChoice::automatic);

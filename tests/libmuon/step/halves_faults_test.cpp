@@ -39,61 +39,6 @@ libmuon::EngineConfig config_for(const Where& where, std::uint64_t budget,
                    model_in_halves());
 }
 
-// A step is cut by the at-th operation of a rank's disk, which is well again when it goes on.
-bool goes_on(FaultOn on, std::uint32_t number, const Where& where, std::uint64_t at) {
-  FailingWorld failing;
-  bool stopped = false;
-  const auto config = config_for(where, kLittle);
-  const auto wanted =
-      handed_out(in_halves({.ranks = 2, .weights = where.weights}), reference(kSteps));
-  expect_well(failing.world.run([&](Communicator& ranks) -> Result<> {
-    EBB_TRY_ASSIGN(auto rank, RankEngine::open(failing.world, ranks, config));
-    EBB_TRY(step_to(rank, 1));
-    EBB_TRY(failing.meanwhile(ranks, [&] {
-      failing.faults->add({.on = on,
-                           .at = at,
-                           .count = FaultPlan::kForEver,
-                           .path_part = compose("rank-0000{}", number)});
-    }));
-    bool cut = false;
-    while (rank.engine().step_count() < kSteps) {  // what could not be written may stop the next
-      if (rank.engine().step_count() + 1 == kSteps)
-        EBB_TRY(failing.meanwhile(ranks, [&] { failing.faults->clear(); }));
-      EBB_TRY(rank.hand_in(rank.engine().step_count() + 1));
-      const auto stepped = rank.step();
-      if (stepped) continue;
-      EBB_TRY(failing.mend(ranks, rank, stepped));
-      cut = true;
-    }
-    EBB_TRY(rank.commit());
-    if (ranks.rank() == Rank{0}) {
-      EXPECT_EQ(rank.flat_weights(), wanted) << at;
-      stopped = cut;
-    }
-    return {};
-  }));
-  failing.world.reopen(2);
-  expect_well(failing.world.run([&](Communicator& ranks) -> Result<> {
-    EBB_TRY_ASSIGN(auto rank, RankEngine::open(failing.world, ranks, config));
-    EXPECT_EQ(rank.engine().step_count(), kSteps);
-    if (ranks.rank() == Rank{0}) {
-      EXPECT_EQ(rank.flat_weights(), wanted) << at;
-    }
-    return {};
-  }));
-  return stopped;
-}
-
-TEST(HalvesFaults, GoOnWithTheSameBitsWhereverAStepWasCut) {
-  for (const Where& where : kWhere)
-    for (const FaultOn on : {FaultOn::read, FaultOn::write})
-      for (const std::uint32_t rank : {0u, 1u}) {
-        std::uint64_t at = 0;
-        while (goes_on(on, rank, where, at) && !testing::Test::HasFailure()) ++at;
-        EXPECT_GE(at, 6u) << name_of(where.weights);
-      }
-}
-
 // A write of a high half that fails costs the snapshot, or the next step waits for it.
 TEST(HalvesFaults, AFailingDiskCostsASnapshotAndNoBit) {
   for (const Where& where : kWhere)
@@ -282,37 +227,6 @@ TEST(HalvesFaults, NothingIsSteppedBeforeWeightsAreHandedOut) {
     EBB_TRY(engine->step({}));
     return {};
   }));
-}
-
-// What is untouched has no high halves that travel, nor are they handed out.
-TEST(HalvesFaults, OfUntouchedParametersStayWhatTheyAre) {
-  for (const Where& where : kWhere) {
-    const auto weights_in = [&](const libmuon::EngineConfig& config) {
-      FailingWorld world;
-      std::vector<float> found;
-      expect_well(world.world.run([&](Communicator& ranks) -> Result<> {
-        EBB_TRY_ASSIGN(auto rank, RankEngine::open(world.world, ranks, config));
-        for (std::uint64_t step = 1; step <= 3; ++step) {
-          rank.make_gradients(step);
-          for (std::uint32_t param = 0; param < model_in_halves().params.size(); ++param)
-            EBB_TRY((param + step) % 3 == 0
-                        ? rank.engine().no_gradient(param, libmuon::WithoutGradient::untouched)
-                        : rank.engine().gradient_ready(param, rank.gradients()[param]));
-          EBB_TRY(rank.step());
-          EBB_TRY(rank.engine().snapshot());
-        }
-        if (ranks.rank() == Rank{0}) found = rank.flat_weights();
-        return {};
-      }));
-      return found;
-    };
-    auto whole = config_for(where, kLittle);
-    whole.dtypes = {};
-    for (libmuon::ParamSpec& param : whole.model.params) param.weight = DType::f32;
-    std::vector<float> wanted = weights_in(whole);
-    std::ranges::transform(wanted, wanted.begin(), away);
-    EXPECT_EQ(weights_in(config_for(where, kLittle)), wanted);
-  }
 }
 
 // --- refusals ---

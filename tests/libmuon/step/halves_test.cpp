@@ -1,87 +1,18 @@
 // Masters in halves: the store has the low ones, the trainer's weights in bf16 are the high ones.
-// All bits are those of masters in fp32, whatever happens, and weights are these rounded away from
-// zero at ties.
+// What snapshots and readers have of them, and what they take. That their bits are those of masters
+// in fp32 is for covering_test.cpp.
 #include <gtest/gtest.h>
 
 #include "ebb/formats/registry.h"
 #include "ebb/libswap/tree/file_tree.h"
-#include "tests/libmuon/support/failing_world.h"
 #include "tests/libmuon/support/in_halves.h"
-#include "tests/libmuon/support/trained.h"
 #include "tests/libmuon/support/training.h"
+#include "tests/libmuon/support/world.h"
 
 namespace ebb::test {
 namespace {
 
-using libmuon::Communicator;
-using libmuon::HandIn;
 using libmuon::Placement;
-
-void expect_the_bits_of_fp32(const Training& plain, const std::string& what) {
-  Training setup = in_halves(plain);
-  for (const Placement placement : kPlacements) {
-    setup.placement = placement;
-    const Trained trained = train_in_two(setup, kSteps);
-    EXPECT_TRUE(trained.stored == reference(kSteps)) << what;
-    EXPECT_EQ(trained.outcome.weights, handed_out(setup, reference(kSteps))) << what;
-  }
-}
-
-TEST(Halves, GiveTheBitsOfMastersInFp32InAnyLayout) {
-  struct Layouts {
-    Policy gradients, weights;
-  };
-  for (const auto& [gradients, weights] :
-       {Layouts{Policy::zero12, Policy::replicated}, Layouts{Policy::zero3, Policy::zero3},
-        Layouts{Policy::rows, Policy::rows}, Layouts{Policy::uneven_rows, Policy::zero12},
-        Layouts{Policy::replicated, Policy::layer_wise},
-        Layouts{Policy::zero3, Policy::replicated}})
-    for (const std::uint32_t ranks : {1u, 2u, 3u, 4u})
-      for (const std::uint64_t chunk : {1u, 5000u, 1u << 28}) {
-        const Variant variant{ranks, gradients, weights, chunk};
-        expect_the_bits_of_fp32(training_of(variant), text_of(variant));
-      }
-}
-
-TEST(Halves, GiveTheBitsOfMastersInFp32HoweverGradientsComeAndMomentumIsKept) {
-  for (const Policy weights : {Policy::replicated, Policy::zero3})
-    for (const std::uint64_t chunk : {5000u, 1u << 28})
-      for (const HandIn hand_in : {HandIn::added, HandIn::partial})
-        expect_the_bits_of_fp32(
-            {.ranks = 2, .weights = weights, .chunk_bytes = chunk, .hand_in = hand_in},
-            compose("weights {}, chunks of {}", name_of(weights), chunk));
-  // Of other momenta the masters are others: those of masters in fp32 beside them.
-  for (const DType dtype : {DType::bf16, DType::i8}) {
-    Training whole = in_halves({.ranks = 2, .weights = Policy::zero3});
-    whole.dtypes = {{"momentum_buffer", dtype}};
-    Training halves = whole;
-    halves.dtypes.insert(kHalves.begin(), kHalves.end());
-    const TempDir one, other;
-    EXPECT_EQ(train(whole, one.path(), kSteps).error, "");
-    EXPECT_EQ(train(halves, other.path(), kSteps).error, "");
-    EXPECT_TRUE(tensors_of(one.path()) == tensors_of(other.path())) << name_of(dtype);
-  }
-}
-
-// Sums of gradients have places of their own where they are kept.
-TEST(Halves, GiveTheBitsOfMastersInFp32BesideSumsOfGradients) {
-  for (const auto sums : {libmuon::PartialSums::kept, libmuon::PartialSums::made_twice}) {
-    Training setup = in_halves(
-        {.ranks = 2, .weights = Policy::zero3, .chunk_bytes = 5000, .hand_in = HandIn::partial});
-    auto config = config_of(setup, setup.model);
-    config.partial_sums = sums;
-    add_what_tiles_need_beside(config);
-    FailingWorld world;
-    expect_well(world.world.run([&](Communicator& ranks) -> Result<> {
-      EBB_TRY_ASSIGN(auto rank, RankEngine::open(world.world, ranks, config));
-      EBB_TRY(step_to(rank, kSteps));
-      if (ranks.rank() == Rank{0}) {
-        EXPECT_EQ(rank.flat_weights(), handed_out(setup, reference(kSteps)));
-      }
-      return {};
-    }));
-  }
-}
 
 // The last generation of a run that went on and then just stopped.
 TEST(Halves, ASnapshotHoldsTheHighOnesWhileTrainingGoesOn) {
@@ -135,22 +66,6 @@ TEST(Halves, ReadersSeeFp32AndNoHalves) {
     }
   }
   EXPECT_EQ(masters, model_in_halves().params.size());
-}
-
-TEST(Halves, AreTransferredFromWholeMastersAndBackOnOtherRanks) {
-  Training halves = in_halves({.ranks = 2, .weights = Policy::zero3}), whole = halves;
-  whole.dtypes = {};
-  const TempDir directory;
-  ASSERT_EQ(train(whole, directory.path(), 1).error, "");
-  EXPECT_EQ(train(halves, directory.path(), 2).origin,
-            "transferred the store of 2 ranks at step 1 (master is U16, was F32)");
-  halves.ranks = whole.ranks = 3;
-  EXPECT_EQ(train(halves, directory.path(), 3).origin,
-            "transferred the store of 2 ranks at step 2");
-  halves.ranks = whole.ranks = 1;
-  EXPECT_EQ(train(whole, directory.path(), 4).origin,
-            "transferred the store of 3 ranks at step 3 (master is F32, was U16)");
-  EXPECT_TRUE(tensors_of(directory.path()) == reference(4));
 }
 
 // --- bytes ---

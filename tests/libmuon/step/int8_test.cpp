@@ -20,7 +20,6 @@ namespace ebb::test {
 namespace {
 
 using libmuon::MuonSpec;
-using libswap::Tier;
 
 constexpr std::uint64_t kSteps = 4;
 const libmuon::StateDTypes kInt8 = {{"momentum_buffer", DType::i8}};
@@ -54,16 +53,6 @@ Training with(Training setup) {
   return setup;
 }
 
-const Trained& reference() {
-  static const Trained trained = train_in_two(with({}), kSteps);
-  return trained;
-}
-
-void expect_same_bits(const Training& setup, const std::string& what) {
-  const Trained trained = train_in_two(with(setup), kSteps);
-  EXPECT_TRUE(trained == reference()) << what;
-}
-
 std::unique_ptr<Checkpoint> described(const std::filesystem::path& directory) {
   auto tree = libswap::open_tree(directory);
   EXPECT_TRUE(tree);
@@ -71,36 +60,6 @@ std::unique_ptr<Checkpoint> described(const std::filesystem::path& directory) {
   auto checkpoint = formats::describe(std::move(*tree));
   EXPECT_TRUE(checkpoint) << checkpoint.error().message;
   return checkpoint ? std::move(*checkpoint) : nullptr;
-}
-
-TEST(Int8, GivesTheSameBitsOnAnyRanksTilesAndChunks) {
-  for (const std::uint32_t ranks : {1u, 2u, 3u, 4u})
-    for (const std::uint64_t tile : {4096u, 8192u, 65536u})
-      for (const std::uint64_t chunk : {1u, 5000u, 1u << 28})
-        expect_same_bits({.ranks = ranks,
-                          .gradients = ranks == 3 ? Policy::rows : Policy::zero3,
-                          .tile_bytes = tile,
-                          .chunk_bytes = chunk,
-                          .budget_bytes = (chunk == 5000 ? 64 : 3) * tile,
-                          .threads = 1 + ranks % 2},
-                         compose("{} ranks, tiles of {}, chunks of {}", ranks, tile, chunk));
-}
-
-TEST(Int8, GivesTheSameBitsOnAnyTierAndOnADeviceWhoseEventsComeLate) {
-  std::uint64_t seed = 1;
-  for (const Tier momentum : {Tier::device, Tier::host, Tier::nvme})
-    for (const Tier master : {Tier::device, Tier::host, Tier::nvme}) {
-      LateAccelerator accelerator(++seed, 50);
-      expect_same_bits(
-          {.ranks = 2,
-           .chunk_bytes = seed % 2 == 0 ? 5000u : 1u << 28,
-           .budget_bytes = 32 * 4096,
-           .slots = 2 + static_cast<std::uint32_t>(seed % 2),
-           .snapshot_every = 1,
-           .accelerator = &accelerator,
-           .tiers = {{"momentum_buffer", momentum}, {"master", master}, {"exp_avg", master}}},
-          compose("seed {}", seed));
-    }
 }
 
 // Of matrices that every shard cuts between two blocks; those of the last stack share blocks.
@@ -267,15 +226,6 @@ TEST(Int8, AStoreOfAnotherDtypeIsTransferredRoundedOnceAndWidenedExactly) {
             transferred + " (momentum_buffer is BF16, was F32)");
   EXPECT_EQ(train(int8, directory.path(), 3).origin,
             transferred + " (momentum_buffer is I8, was BF16)");
-}
-
-TEST(Int8, OfAStoreOnOtherRanksGoesOnWithTheSameBits) {
-  const TempDir directory;
-  ASSERT_EQ(train(with({.ranks = 4}), directory.path(), 2).error, "");
-  const Outcome three = train(with({.ranks = 3, .tile_bytes = 8192}), directory.path(), kSteps);
-  EXPECT_EQ(three.origin, "transferred the store of 4 ranks at step 2");
-  EXPECT_TRUE(three == reference().outcome);
-  EXPECT_TRUE(tensors_of(directory.path()) == reference().stored);
 }
 
 class WithoutInt8 : public LateAccelerator {

@@ -8,14 +8,13 @@
 #include "ebb/formats/core/bf16.h"
 #include "ebb/libmuon/kernels/kernels.h"
 #include "ebb/libmuon/spec/presets.h"
-#include "tests/libmuon/support/failing_world.h"
-#include "tests/libmuon/support/late_accelerator.h"
+#include "tests/libmuon/support/training.h"
+#include "tests/libmuon/support/world.h"
 
 namespace ebb::test {
 namespace {
 
 using libmuon::MuonSpec;
-using libswap::FaultOn;
 
 constexpr std::uint64_t kSteps = 4;
 
@@ -24,16 +23,6 @@ MuonSpec l2_of(const char* preset, double decay = 0.3) {
   spec.decay = libmuon::Decay::l2;
   spec.weight_decay = decay;
   return spec;
-}
-
-// Matrices that decay so and others share items.
-libmuon::ModelSpec mixed_model() {
-  libmuon::ModelSpec model = nuisance_model();
-  model.groups.push_back(l2_of("keller"));
-  model.groups.push_back(l2_of("normuon"));
-  for (std::size_t i = 0; i < model.params.size(); ++i)
-    if (model.params[i].group == 0 && i % 2 == 0) model.params[i].group = i % 4 == 0 ? 3 : 2;
-  return model;
 }
 
 // Everything is written out but Newton-Schulz.
@@ -70,40 +59,6 @@ TEST(L2Decay, IsInTheGradientAndNowhereElse) {
   }
 }
 
-TEST(L2Decay, GivesTheSameBitsOnAnyRanksTilesBudgetsAndDevice) {
-  const auto trained = [](Training setup) {
-    setup.model = mixed_model();
-    const TempDir directory;
-    EXPECT_EQ(train(setup, directory.path(), 2).error, "");
-    const Outcome outcome = train(setup, directory.path(), kSteps);
-    EXPECT_EQ(outcome.error, "");
-    return std::pair(outcome.weights, tensors_of(directory.path()));
-  };
-  const auto alone = trained({});
-  ASSERT_FALSE(alone.first.empty());
-  for (const auto placement : kPlacements)
-    for (const std::uint32_t ranks : {1u, 2u, 3u})
-      for (const std::uint64_t tile : {4096u, 65536u})
-        for (const std::uint64_t tiles : {1u, 5u})
-          EXPECT_TRUE(trained({.ranks = ranks,
-                               .gradients = Policy::zero3,
-                               .placement = placement,
-                               .tile_bytes = tile,
-                               .chunk_bytes = tiles * 5000,
-                               .budget_bytes = tiles * tile,
-                               .threads = ranks}) == alone)
-              << name_of(placement) << ", " << ranks << " ranks, " << tiles << " tiles of " << tile;
-  for (const std::uint64_t seed : {1u, 2u, 3u, 4u}) {
-    LateAccelerator accelerator(seed, 50);
-    EXPECT_TRUE(trained({.ranks = 2,
-                         .placement = kPlacements[seed / 3],
-                         .chunk_bytes = 5000,
-                         .budget_bytes = (seed % 2 == 1 ? 1u : 6u) * 4096,
-                         .snapshot_every = 1,
-                         .accelerator = &accelerator}) == alone);
-  }
-}
-
 // The masters are read once more, and not written for it.
 TEST(L2Decay, MovesExactlyThePredictedBytes) {
   for (const auto placement : kPlacements) {
@@ -120,15 +75,6 @@ TEST(L2Decay, MovesExactlyThePredictedBytes) {
     EXPECT_EQ(outcome.stats[0].read_bytes, kSteps * plan.step_read_bytes + plan.install_read_bytes);
     EXPECT_EQ(plan.install_read_bytes, (4 + 4 + 2) * 4096u);
   }
-}
-
-TEST(L2Decay, AStepCutAnywhereGoesOnWithTheSameBits) {
-  for (const auto placement : kPlacements)
-    expect_cuts_anywhere_go_on(
-        config_of(
-            {.ranks = 2, .placement = placement, .chunk_bytes = 20000, .budget_bytes = kLittle},
-            mixed_model()),
-        10);
 }
 
 }  // namespace

@@ -3,7 +3,6 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <mutex>
 #include <string>
 #include <utility>
 
@@ -12,8 +11,6 @@
 #include "ebb/libswap/tree/file_tree.h"
 #include "tests/libmuon/support/failing_world.h"
 #include "tests/libmuon/support/keeping_trainer.h"
-#include "tests/libmuon/support/trained.h"
-#include "tests/libmuon/support/watched_ranks.h"
 
 namespace ebb::test {
 namespace {
@@ -37,51 +34,7 @@ Training on_two_ranks(Placement placement) {
           .model = keeping_model({0, 2})};
 }
 
-// Whether a step was cut at all: the read may lie behind the last one.
-bool goes_on_from(std::uint32_t rank, std::uint64_t at, Placement placement,
-                  const Tensors& wanted) {
-  FailingWorld failing;
-  std::uint64_t cut = 0;
-  const std::string what = compose("read {} of rank {}, {}", at, rank, name_of(placement));
-  expect_well(failing.world.run([&](Communicator& ranks) -> Result<> {
-    EBB_TRY_ASSIGN(auto trainer,
-                   KeepingTrainer::open(failing.world, ranks, config_for(on_two_ranks(placement))));
-    EBB_TRY(trainer.train(1));
-    EBB_TRY(failing.meanwhile(ranks, [&] {
-      failing.faults->add({.on = libswap::FaultOn::read,
-                           .at = at,
-                           .count = libswap::FaultPlan::kForEver,
-                           .path_part = compose("rank-0000{}", rank)});
-    }));
-    while (trainer.engine().step_count() < 3) {
-      EBB_TRY(trainer.hand_in());
-      const auto stepped = trainer.step();
-      if (!stepped) {
-        EXPECT_TRUE(stepped.error().code == Code::io || stepped.error().code == Code::peer);
-        EBB_TRY(failing.meanwhile(ranks, [&] { failing.faults->clear(); }));
-        EBB_TRY(trainer.engine().continue_step());
-        if (ranks.rank() == Rank{0}) ++cut;
-      }
-      trainer.add_updates();
-    }
-    EBB_TRY(failing.meanwhile(ranks, [&] { failing.faults->clear(); }));
-    EXPECT_EQ(trainer.differing(wanted), "") << what;
-    return {};
-  }));
-  return cut > 0;
-}
-
-TEST(OutUpdateState, AStepThatWasCutHandsEveryUpdateOutOnce) {
-  const Tensors wanted = trained_alone(keeping_model({}), 3);
-  for (const auto placement : kPlacements)
-    for (const std::uint32_t rank : {0u, 1u}) {
-      std::uint64_t at = 0;
-      while (goes_on_from(rank, at, placement, wanted) && !HasFailure()) ++at;
-      EXPECT_GE(at, 10u);
-    }
-}
-
-// Nor does a step that is skipped, or an installation, and nothing of what is untouched.
+// No step that is skipped, no installation, and nothing of what is untouched.
 TEST(OutUpdateState, NothingButAStepHandsOutUpdates) {
   for (const auto placement : kPlacements) {
     FailingWorld world;
@@ -110,44 +63,6 @@ TEST(OutUpdateState, NothingButAStepHandsOutUpdates) {
       return {};
     }));
   }
-}
-
-// Masters go from run to run at the trainer, momentum in the store, whoever owns it.
-TEST(OutUpdateState, GoesOnOnOtherRanksPlacementsAndChunksWithTheSameBits) {
-  const std::vector<Leg> legs = {
-      {2, Policy::zero3, Placement::owner, 20000, "created at step 0"},
-      {2, Policy::zero3, Placement::owner, 6000, "resumed the store at step 1"},
-      {3, Policy::zero12, Placement::owner, 20000, "transferred the store of 2 ranks at step 2"},
-      {3, Policy::zero3, Placement::shard, 20000, "transferred the store of 3 ranks at step 3"},
-      {3, Policy::zero3, Placement::shard, 1, "resumed the store at step 4"},
-      {1, Policy::replicated, Placement::owner, 20000,
-       "transferred the store of 3 ranks at step 5"}};
-  const Tensors wanted = trained_alone(keeping_model({}), legs.size());
-  const TempDir directory;
-  Tensors masters;
-  for (const Leg& leg : legs) {
-    const Training setup{.ranks = leg.ranks,
-                         .gradients = leg.policy,
-                         .weights = leg.policy,
-                         .placement = leg.placement,
-                         .chunk_bytes = leg.chunk_bytes,
-                         .budget_bytes = kLittle,
-                         .model = keeping_model({0, 2})};
-    World world(disk(), directory.path(), leg.ranks);
-    const Tensors before = masters;
-    std::mutex mutex;
-    expect_well(world.run([&](Communicator& ranks) -> Result<> {
-      EBB_TRY_ASSIGN(auto trainer, KeepingTrainer::open(world, ranks, config_for(setup),
-                                                        before.empty() ? nullptr : &before));
-      EXPECT_EQ(trainer.engine().origin(), leg.origin);
-      EBB_TRY(trainer.train(1));
-      EBB_TRY(trainer.commit());
-      const std::lock_guard lock(mutex);
-      trainer.put_into(masters);
-      return {};
-    }));
-  }
-  for (const auto& [name, values] : masters) EXPECT_TRUE(values == wanted.at(name)) << name;
 }
 
 // Momentum is all that a store has of them; masters that are missing are not made up.
@@ -207,51 +122,6 @@ TEST(OutUpdateState, BeginsFromACheckpointThatHasMasters) {
     EXPECT_EQ(trainer.differing(wanted), "") << "from a checkpoint";
     return {};
   }));
-}
-
-std::uint64_t own_elems(const libmuon::StatePlan& plan, std::uint32_t param) {
-  std::uint64_t elems = 0;
-  for (const FlatRange own : plan.own_ranges(param)) elems += own.count;
-  return elems;
-}
-
-// As much less state as there are masters, and every byte of a step as it was said.
-TEST(OutUpdateState, MovesExactlyThePredictedBytesWhichAreLess) {
-  for (const auto placement : kPlacements) {
-    Training setup = on_two_ranks(placement);
-    const EngineConfig config = config_for(setup);
-    setup.model = keeping_model({});
-    FailingWorld world;
-    Sent sent;
-    expect_well(world.world.run([&](Communicator& below) -> Result<> {
-      WatchedDuplicates ranks(below, sent);
-      const std::uint32_t rank = index_of(ranks.rank());
-      EBB_TRY_ASSIGN(const auto plan, Engine::plan(config, ranks.rank()));
-      EBB_TRY_ASSIGN(const auto with, Engine::plan(config_for(setup), ranks.rank()));
-      EBB_TRY_ASSIGN(auto trainer, KeepingTrainer::open(world.world, ranks, config));
-      EBB_TRY(ranks.agree(0));
-      std::uint64_t before = sent.from(rank);
-      for (int step = 0; step < 3; ++step) {
-        EBB_TRY(ranks.agree(0));
-        EBB_TRY(trainer.train(1));
-        EBB_TRY(ranks.agree(0));
-        EXPECT_EQ(sent.from(rank) - std::exchange(before, sent.from(rank)), plan.step_sent_bytes);
-      }
-      const auto stats = trainer.engine().stats();
-      EXPECT_EQ(stats.read_bytes, 3 * plan.step_read_bytes + plan.install_read_bytes);
-      EXPECT_GE(stats.written_bytes, 3 * plan.step_written_bytes);
-      EXPECT_LT(plan.step_read_bytes, with.step_read_bytes);
-      EXPECT_LT(plan.install_read_bytes, with.install_read_bytes);
-      EXPECT_EQ(plan.step_sent_bytes, with.step_sent_bytes);
-      std::uint64_t masters = 0;
-      const libmuon::StatePlan& state = trainer.engine().state_plan();
-      for (std::uint32_t param = 0; param < state.params(); ++param)
-        if (state.out(param) == libmuon::Out::update) masters += 4 * own_elems(state, param);
-      EXPECT_EQ(plan.state_bytes, with.state_bytes - masters);
-      EXPECT_GT(masters, 0u);
-      return {};
-    }));
-  }
 }
 
 // Of the engine's own communicator, once, on all ranks.

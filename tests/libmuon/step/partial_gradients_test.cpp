@@ -235,24 +235,6 @@ TEST(PartialGradients, TakeTheRoomThatWasPlannedWhicheverOfThemAreAbsent) {
       }
 }
 
-// Dense parameters over all ranks, experts over their own.
-TEST(PartialGradients, OfExpertsAreAddedUpOverTheirOwnRanks) {
-  const libmuon::AxisLayout over_data{{.policy = Policy::replicated}, {"data"}};
-  libmuon::PartitionSpec partition{.gradients = {.policy = Policy::replicated},
-                                   .weights = {.policy = Policy::replicated}};
-  partition.axes = {{"expert", 2}, {"data", 2}};
-  partition.parts = {{"experts", over_data, over_data}};
-  EngineConfig config = with_partition(partition, 6000);
-  for (const std::uint32_t param : {2u, 3u, 5u, 7u}) {
-    config.model.params[param].partition = "experts";
-    config.model.params[param].at = {{"expert", param / 4}};
-  }
-  for (const auto placement : kPlacements) {
-    config.partition.placement = placement;
-    expect_the_sums_bits(config, compose("experts, placement {}", libmuon::name_of(placement)));
-  }
-}
-
 // Of this rank, where each part travels once.
 std::uint64_t once_sent(EngineConfig config, Rank rank) {
   config.budget_bytes = 1u << 30;
@@ -321,40 +303,6 @@ TEST(PartialGradients, ThatAreKeptTakeRoomThatIsPlanned) {
     }
 }
 
-// A step that a disk cuts goes on with sums that are made anew, or were kept.
-TEST(PartialGradients, OfAStepThatIsCutAreAddedUpWhenItGoesOn) {
-  int stopped = 0;
-  for (const PartialSums sums : {PartialSums::made_twice, PartialSums::kept}) {
-    const auto train_cut = [&](std::uint64_t at, bool cut) {
-      EngineConfig config = config_with(kLittle, 3, {}, kPlacements[at % 2]);
-      config.partition.gradients.policy = Policy::replicated;
-      config.partition.hand_in = HandIn::partial;
-      config.partial_sums = sums;
-      config.budget_bytes = kLittle;
-      add_what_tiles_need_beside(config);
-      std::vector<float> weights;
-      FailingWorld failing;
-      expect_well(failing.world.run([&](Communicator& ranks) -> Result<> {
-        EBB_TRY_ASSIGN(auto rank, RankEngine::open(failing.world, ranks, config));
-        for (std::uint64_t step = 1; step <= 2; ++step) {
-          if (cut) {
-            EBB_TRY(failing.fail_reads(ranks, at));
-          }
-          EBB_TRY(rank.hand_in(step + 7 * index_of(ranks.rank())));
-          EBB_TRY_ASSIGN(const bool went_on, failing.mend(ranks, rank, rank.step()));
-          if (went_on && ranks.rank() == Rank{0}) ++stopped;
-        }
-        if (ranks.rank() == Rank{1}) weights = rank.flat_weights();
-        return {};
-      }));
-      return weights;
-    };
-    const auto wanted = train_cut(0, false);
-    for (std::uint64_t at = 0; at < 12; ++at) EXPECT_EQ(train_cut(at, true), wanted) << at;
-  }
-  EXPECT_GE(stopped, 16);
-}
-
 TEST(PartialGradients, AreRefusedWhereTheyCannotBeAddedUp) {
   EngineConfig config = with_partition({.gradients = {.policy = Policy::replicated, .mesh = {2, 1}},
                                         .weights = {.policy = Policy::replicated, .mesh = {2, 1}}},
@@ -381,20 +329,6 @@ TEST(PartialGradients, AreRefusedWhereTheyCannotBeAddedUp) {
     expect_error(answer, Code::usage, "what becomes of the sums");
     EXPECT_NE(answer.error().message.find("made twice on rank 0; kept on rank 1"),
               std::string::npos);
-  }
-}
-
-// The accelerator computes, the sums are the host's.
-TEST(PartialGradients, AreSteppedOnADeviceThatIsLate) {
-  for (const bool on_device : {false, true}) {
-    LateAccelerator accelerator(3, 50);
-    EngineConfig config =
-        with_partition({.gradients = {.policy = Policy::replicated, .mesh = {2, 1}},
-                        .weights = {.policy = Policy::replicated, .mesh = {2, 1}}},
-                       6000);
-    config.accelerator = &accelerator;
-    config.weights_on = on_device ? libmuon::Side::device : libmuon::Side::host;
-    expect_the_sums_bits(config, "a device");
   }
 }
 

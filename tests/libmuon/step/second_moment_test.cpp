@@ -10,14 +10,11 @@
 #include "ebb/libmuon/spec/presets.h"
 #include "ebb/libswap/tree/file_tree.h"
 #include "tests/libmuon/support/failing_world.h"
-#include "tests/libmuon/support/late_accelerator.h"
 
 namespace ebb::test {
 namespace {
 
 using libmuon::MuonSpec;
-using libswap::FaultOn;
-using libswap::Tier;
 
 constexpr std::uint64_t kSteps = 4;
 constexpr const char* kState = "second_momentum_buffer";
@@ -50,88 +47,6 @@ libmuon::ModelSpec model_with_moments() {
   model.params.push_back({"qkv", {40, 24}, 4});
   model.params.push_back({"heads", {24, 37}, 5});
   return model;
-}
-
-struct Trained {
-  Outcome outcome;
-  std::map<std::string, std::vector<float>> stored;
-};
-
-Trained trained(Training setup, const std::string& what) {
-  setup.model = model_with_moments();
-  const TempDir directory;
-  EXPECT_EQ(train(setup, directory.path(), kSteps / 2).error, "") << what;
-  Trained all{train(setup, directory.path(), kSteps), tensors_of(directory.path())};
-  EXPECT_EQ(all.outcome.error, "") << what;
-  EXPECT_TRUE(all.outcome.origin.starts_with(compose("resumed the store at step {}", kSteps / 2)))
-      << what << ": " << all.outcome.origin;
-  return all;
-}
-
-const Trained& reference() {
-  static const Trained all = trained({}, "alone");
-  return all;
-}
-
-void expect_same_bits(const Training& setup, const std::string& what) {
-  const Trained all = trained(setup, what);
-  ASSERT_FALSE(reference().outcome.weights.empty());
-  EXPECT_TRUE(all.outcome == reference().outcome) << what;
-  EXPECT_TRUE(all.stored == reference().stored) << what;
-}
-
-TEST(SecondMoments, GiveTheSameBitsOnAnyRanksTilesBudgetsAndChunks) {
-  for (const std::uint32_t ranks : {1u, 2u, 3u})
-    for (const std::uint64_t tile : {4096u, 8192u, 65536u})
-      for (const std::uint64_t chunk : {1u, 5000u, 1u << 28})
-        for (const auto placement : kPlacements)
-          expect_same_bits({.ranks = ranks,
-                            .gradients = ranks == 2 ? Policy::zero3 : Policy::rows,
-                            .placement = placement,
-                            .tile_bytes = tile,
-                            .chunk_bytes = chunk,
-                            .budget_bytes = (chunk == 1      ? 1
-                                             : chunk == 5000 ? 3
-                                                             : 64) *
-                                            tile,
-                            .threads = 1 + ranks % 2},
-                           compose("{} ranks, tiles of {}, chunks of {}", ranks, tile, chunk));
-}
-
-TEST(SecondMoments, GiveTheSameBitsOnAnyTierAndOnADeviceWhoseEventsComeLate) {
-  for (const auto placement : kPlacements) {
-    std::uint64_t seed = 1;
-    for (const Tier moments : {Tier::device, Tier::host, Tier::nvme}) {
-      LateAccelerator accelerator(++seed, 50);
-      expect_same_bits({.ranks = 2,
-                        .placement = placement,
-                        .chunk_bytes = seed % 2 == 0 ? 5000u : 1u << 28,
-                        .budget_bytes = 16 * 4096,
-                        .snapshot_every = 1,
-                        .accelerator = &accelerator,
-                        .tiers = {{kState, moments}}},
-                       compose("seed {}", seed));
-    }
-  }
-}
-
-TEST(SecondMoments, GoOnOnOtherRanksWithTheSameBits) {
-  for (const auto first : kPlacements)
-    for (const auto second : kPlacements) {
-      Training setup{
-          .ranks = 3, .placement = first, .budget_bytes = 4096, .model = model_with_moments()};
-      const TempDir directory;
-      ASSERT_EQ(train(setup, directory.path(), 2).error, "");
-      setup.ranks = 2;
-      setup.placement = second;
-      setup.tile_bytes = setup.budget_bytes = 8192;
-      const Outcome two = train(setup, directory.path(), kSteps);
-      EXPECT_EQ(two.error, "");
-      EXPECT_EQ(two.origin,
-                "transferred the store of 3 ranks at step 2 (products of bf16: emulated, as set)");
-      EXPECT_TRUE(two == reference().outcome);
-      EXPECT_TRUE(tensors_of(directory.path()) == reference().stored);
-    }
 }
 
 // Tools see a state of its own shape.
@@ -251,17 +166,6 @@ TEST(SecondMoments, OfWhatIsLeftUntouchedKeepTheirBits) {
       return {};
     }));
   }
-}
-
-libmuon::EngineConfig failing_config(libmuon::Placement placement) {
-  return config_of(
-      {.ranks = 2, .placement = placement, .chunk_bytes = 20000, .budget_bytes = kLittle},
-      model_with_moments());
-}
-
-TEST(SecondMoments, AStepCutAnywhereGoesOnWithTheSameBits) {
-  for (const auto placement : kPlacements)
-    expect_cuts_anywhere_go_on(failing_config(placement), 15);
 }
 
 TEST(SecondMoments, OfAStateThatHadNoneBeginAtZeroAndAreNamed) {

@@ -227,34 +227,6 @@ TEST(Shards, WhatIsAbandonedBeforeItCameBackIsForgotten) {
   EXPECT_GE(spoiled, 1);
 }
 
-// Tiles do not depend on the chunk size; where state lies does on the placement.
-TEST(Shards, StateGoesFromPlacementToPlacementAndRankToRankExactly) {
-  const std::vector<Leg> legs = {
-      {3, Policy::zero3, Placement::owner, 20000, "created at step 0"},
-      {3, Policy::zero3, Placement::shard, 20000, "transferred the store of 3 ranks at step 1"},
-      {3, Policy::zero3, Placement::shard, 5000, "resumed the store at step 2"},
-      {3, Policy::zero3, Placement::shard, 1u << 28, "resumed the store at step 3"},
-      {2, Policy::zero12, Placement::shard, 20000, "transferred the store of 3 ranks at step 4"},
-      {4, Policy::rows, Placement::shard, 1, "transferred the store of 2 ranks at step 5"},
-      {4, Policy::rows, Placement::owner, 20000, "transferred the store of 4 ranks at step 6"},
-      {1, Policy::zero12, Placement::shard, 20000, "transferred the store of 4 ranks at step 7"}};
-  const TempDir directory;
-  std::uint64_t step = 0;
-  for (const Leg& leg : legs) {
-    const Outcome outcome = train({.ranks = leg.ranks,
-                                   .gradients = leg.policy,
-                                   .placement = leg.placement,
-                                   .chunk_bytes = leg.chunk_bytes,
-                                   .budget_bytes = 4 * 4096},
-                                  directory.path(), ++step);
-    ASSERT_EQ(outcome.error, "");
-    EXPECT_EQ(outcome.origin, leg.origin);
-  }
-  const TempDir alone;
-  ASSERT_EQ(train({}, alone.path(), legs.size()).error, "");
-  EXPECT_EQ(tensors_of(directory.path()), tensors_of(alone.path()));
-}
-
 TEST(Shards, TakeNoRoomForEarlyGradientsOfWhichThereAreNone) {
   Training setup{.ranks = 2, .gradients = Policy::zero3, .placement = Placement::shard};
   const auto without = Engine::plan(config_of(setup, setup.model), Rank{0});

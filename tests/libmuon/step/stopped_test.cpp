@@ -6,7 +6,6 @@
 #include <string>
 
 #include "tests/libmuon/support/failing_world.h"
-#include "tests/libmuon/support/late_accelerator.h"
 
 namespace ebb::test {
 namespace {
@@ -44,40 +43,21 @@ struct Cut {
   std::uint64_t at = 0;  // the operation that fails, and all behind it
   std::uint64_t budget = kLittle;
   bool snapshot = false;  // one is under way meanwhile
-  bool late = false;      // an accelerator computes, and momentum is at home on it
-  libmuon::Side trainer = libmuon::Side::host;  // where its gradients and weights lie
-  libmuon::StateDTypes dtypes = {};
   libmuon::Placement placement = libmuon::Placement::owner;
 };
 
-libmuon::EngineConfig config_of(const Cut& cut, LateAccelerator& accelerator) {
-  libmuon::EngineConfig config = config_with(cut.budget, 3, cut.dtypes, cut.placement);
-  if (!cut.late) return config;
-  config.accelerator = &accelerator;
-  config.gradients_on = config.weights_on = cut.trainer;
-  using libswap::Tier;
-  config.tiers = {{"momentum_buffer", Tier::device},
-                  {"master", Tier::nvme},
-                  {"exp_avg", cut.budget == kHalf ? Tier::device : Tier::nvme}};
-  std::uint64_t least = 0;
-  for (const std::uint32_t rank : {0u, 1u}) {
-    const auto plan = libmuon::Engine::plan(config, Rank{rank}, libmuon::Side::device);
-    EXPECT_TRUE(plan) << plan.error().message;
-    if (plan) least = std::max(least, (*plan).least_budget_bytes);
-  }
-  config.budget_bytes = least + 4096;
-  return config;
+libmuon::EngineConfig config_of(const Cut& cut) {
+  return config_with(cut.budget, 3, {}, cut.placement);
 }
 
 // Whether a step was stopped at all: the operation may lie behind the last one.
 bool goes_on_with_the_same_bits(const Cut& cut, const std::vector<float>& wanted) {
   const std::string what =
       compose("{} {} of rank {}", cut.on == FaultOn::read ? "read" : "write", cut.at, cut.rank);
-  LateAccelerator accelerator(cut.at, 50);
   FailingWorld failing;
   std::uint64_t stopped = 0;
   expect_well(failing.world.run([&](Communicator& ranks) -> Result<> {
-    EBB_TRY_ASSIGN(auto rank, RankEngine::open(failing.world, ranks, config_of(cut, accelerator)));
+    EBB_TRY_ASSIGN(auto rank, RankEngine::open(failing.world, ranks, config_of(cut)));
     EBB_TRY(step_to(rank, 1));
     EBB_TRY(failing.meanwhile(ranks, [&] {
       failing.faults->add({.on = cut.on,
@@ -106,7 +86,7 @@ bool goes_on_with_the_same_bits(const Cut& cut, const std::vector<float>& wanted
   }));
   failing.world.reopen(2);
   expect_well(failing.world.run([&](Communicator& ranks) -> Result<> {
-    EBB_TRY_ASSIGN(auto rank, RankEngine::open(failing.world, ranks, config_of(cut, accelerator)));
+    EBB_TRY_ASSIGN(auto rank, RankEngine::open(failing.world, ranks, config_of(cut)));
     EXPECT_EQ(rank.engine().origin(), "resumed the store at step 3") << what;
     EBB_TRY(step_to(rank, 4));
     if (ranks.rank() == Rank{1}) {
@@ -119,7 +99,7 @@ bool goes_on_with_the_same_bits(const Cut& cut, const std::vector<float>& wanted
 
 // From the first operation to beyond the last.
 void expect_to_go_on_everywhere(Cut cut, std::uint64_t least) {
-  const auto wanted = weights_after(4, cut.dtypes);
+  const auto wanted = weights_after(4);
   std::uint64_t stopped = 0;
   while (goes_on_with_the_same_bits(cut, wanted) && !testing::Test::HasFailure()) {
     ++stopped;
@@ -153,36 +133,6 @@ TEST(ContinueStep, GivesTheSameBitsBesideASnapshotThatFails) {
                                   .snapshot = true,
                                   .placement = kPlacements[at % 2]},
                                  wanted);
-}
-
-// Copies to and from the device's memory are under way when the disk fails; cuts of what is at home
-// there pass through frames of the host.
-TEST(ContinueStep, GivesTheSameBitsOnADeviceWhoseEventsComeLate) {
-  for (const FaultOn on : {FaultOn::read, FaultOn::write})
-    for (const auto trainer : {libmuon::Side::host, libmuon::Side::device})
-      for (const auto placement : kPlacements)
-        expect_to_go_on_everywhere(
-            {.on = on, .late = true, .trainer = trainer, .placement = placement}, 8);
-  const auto wanted = weights_after(4);
-  for (std::uint64_t at = 0; at < 12; ++at)
-    goes_on_with_the_same_bits({.on = FaultOn::write,
-                                .rank = 1,
-                                .at = at,
-                                .budget = kHalf,
-                                .snapshot = true,
-                                .late = true},
-                               wanted);
-}
-
-// What is gone on from is what was rounded and stored.
-TEST(ContinueStep, GivesTheSameBitsWithMomentumInBf16) {
-  const libmuon::StateDTypes dtypes = {{"momentum_buffer", DType::bf16}};
-  for (const FaultOn on : {FaultOn::read, FaultOn::write})
-    for (const std::uint32_t rank : {0u, 1u})
-      expect_to_go_on_everywhere({.on = on, .rank = rank, .dtypes = dtypes}, 8);
-  expect_to_go_on_everywhere({.on = FaultOn::write, .late = true, .dtypes = dtypes}, 8);
-  expect_to_go_on_everywhere(
-      {.on = FaultOn::read, .dtypes = dtypes, .placement = libmuon::Placement::shard}, 8);
 }
 
 TEST(ContinueStep, IsNotNeededWhereTheDiskIsWellAgainWithinTheRetries) {

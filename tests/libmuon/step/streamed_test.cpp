@@ -4,7 +4,6 @@
 
 #include "ebb/libmuon/spec/presets.h"
 #include "tests/libmuon/support/failing_world.h"
-#include "tests/libmuon/support/late_accelerator.h"
 #include "tests/libmuon/support/trained.h"
 #include "tests/libmuon/support/training.h"
 
@@ -12,9 +11,7 @@ namespace ebb::test {
 namespace {
 
 using libmuon::Communicator;
-using libmuon::HandIn;
 using libmuon::MuonSpec;
-using libmuon::Placement;
 using libmuon::Precision;
 
 constexpr std::uint64_t kSteps = 4;
@@ -78,38 +75,6 @@ void expect_the_bits(const Training& setup, const Held& wanted, const std::strin
   EXPECT_GT(streamed, 0u) << what;
 }
 
-TEST(StreamedSteps, HaveTheBitsOfWholeUpdatesInAnyLayout) {
-  struct Layouts {
-    Policy gradients, weights;
-  };
-  const Held wanted = trained_alone(to_stream({}));
-  for (const auto& [gradients, weights] :
-       {Layouts{Policy::zero12, Policy::replicated}, Layouts{Policy::zero3, Policy::zero3},
-        Layouts{Policy::rows, Policy::replicated}, Layouts{Policy::replicated, Policy::layer_wise}})
-    for (const std::uint32_t ranks : {1u, 2u, 3u})
-      for (const std::uint64_t chunk : {1u, 5000u, 1u << 28}) {
-        const Variant variant{ranks, gradients, weights, chunk};
-        Training setup = to_stream(training_of(variant));
-        setup.stream_above_bytes = ranks == 2 ? 40000u : 0u;
-        expect_the_bits(setup, wanted, text_of(variant));
-      }
-}
-
-TEST(StreamedSteps, HaveTheBitsOfWholeUpdatesWhateverMomentumIsKeptAs) {
-  for (const DType dtype : {DType::f32, DType::bf16, DType::i8})
-    for (const bool bf16_weights : {false, true}) {
-      Training setup = to_stream({.ranks = 2, .chunk_bytes = 5000, .budget_bytes = 3 * 4096});
-      setup.dtypes = {{"momentum_buffer", dtype}};
-      if (bf16_weights) {
-        setup.model = with_bf16_weights(setup.model);
-        setup.dtypes["master"] = DType::u16;
-      }
-      const Held wanted = trained_alone(setup);
-      setup.stream_above_bytes = 0;
-      expect_the_bits(setup, wanted, compose("{}, halves {}", name_of(dtype), bf16_weights));
-    }
-}
-
 // Matrices of every kind beside each other, whose tiles hold from a part of a strip to 64 of one:
 // a tile of 256 KiB holds 64 strips of two rows, and all of most of these matrices.
 libmuon::ModelSpec model_of_all_kinds() {
@@ -161,14 +126,6 @@ TEST(StreamedSteps, HaveTheBitsOfWholeUpdatesWhateverASpecSays) {
       }
 }
 
-TEST(StreamedSteps, TakeGradientsThatTheEngineAddsUp) {
-  Training setup = to_stream({.ranks = 2, .chunk_bytes = 5000, .micro_batches = 3});
-  const Held wanted = trained_alone(setup);
-  setup.stream_above_bytes = 0;
-  setup.hand_in = HandIn::added;
-  expect_the_bits(setup, wanted, "added");
-}
-
 TEST(StreamedSteps, AreSkippedWholeWhereAGradientIsNotFinite) {
   Training setup = to_stream({.ranks = 2, .chunk_bytes = 5000, .poison_step = 2});
   const Held wanted = trained_alone(setup);
@@ -178,22 +135,6 @@ TEST(StreamedSteps, AreSkippedWholeWhereAGradientIsNotFinite) {
   EXPECT_EQ(outcome.error, "");
   EXPECT_EQ(std::ranges::count_if(outcome.results, &libmuon::StepResult::skipped), 1);
   EXPECT_TRUE((Held{outcome.weights, tensors_of(directory.path())} == wanted));
-}
-
-// The order of visits is no part of a store.
-TEST(StreamedSteps, ResumeAStoreOfWholeUpdatesAndBack) {
-  Training setup = to_stream({.ranks = 2});
-  const Held wanted = trained_alone(setup);
-  const TempDir directory;
-  for (std::uint64_t step = 1; step <= kSteps; ++step) {
-    setup.stream_above_bytes = step % 2 == 0 ? 0 : libmuon::kNothingStreamed;
-    const Outcome outcome = train(setup, directory.path(), step);
-    ASSERT_EQ(outcome.error, "");
-    if (step > 1) {
-      EXPECT_NE(outcome.origin.find("resumed the store"), std::string::npos) << outcome.origin;
-    }
-  }
-  EXPECT_TRUE(tensors_of(directory.path()) == wanted.stored);
 }
 
 // What a step moves by the plan, of all ranks, and the room that one takes at most.
@@ -271,32 +212,6 @@ TEST(StreamedSteps, OfAWideMatrixMoveExactlyThePredictedBytesInLessMemory) {
   }
 }
 
-TEST(StreamedSteps, AStepCutAnywhereGoesOnWithTheSameBits) {
-  libmuon::ModelSpec model;
-  model.groups = {gram_of(Precision::fp32, {2})};
-  model.params = {{"tall", {2400, 2}, 0}, {"square", {40, 40}, 0}, {"other", {2500, 2}, 0}};
-  expect_cuts_anywhere_go_on(config_of({.ranks = 2,
-                                        .chunk_bytes = 8000,
-                                        .budget_bytes = kLittle,
-                                        .stream_above_bytes = 10000,
-                                        .model = model},
-                                       model),
-                             10);
-}
-
-TEST(StreamedSteps, OfWideMatricesCutAnywhereGoOnWithTheSameBits) {
-  libmuon::ModelSpec model;
-  model.groups = {gram_of(Precision::fp32, {2})};
-  model.params = {{"wide", {2, 1500}, 0}, {"square", {40, 40}, 0}, {"short", {6, 600}, 0}};
-  expect_cuts_anywhere_go_on(config_of({.ranks = 2,
-                                        .chunk_bytes = 8000,
-                                        .budget_bytes = kLittle,
-                                        .stream_above_bytes = 10000,
-                                        .model = model},
-                                       model),
-                             10);
-}
-
 TEST(StreamedSteps, StopBeforeAWeightMovesWhereTheFactorIsNotFinite) {
   libmuon::ModelSpec model;
   MuonSpec ill = gram_of(Precision::fp32, {});
@@ -328,24 +243,6 @@ TEST(StreamedSteps, StopBeforeAWeightMovesWhereTheFactorIsNotFinite) {
     return {};
   }));
   EXPECT_EQ(before, after);
-}
-
-TEST(StreamedSteps, AreRefusedWhereTheyCannotBe) {
-  LateAccelerator accelerator(1, 0);
-  struct Refused {
-    Training setup;
-    std::string why;
-  };
-  for (const auto& [setup, why] :
-       {Refused{{.placement = Placement::shard}, "Muon's state on shards"},
-        Refused{{.hand_in = HandIn::partial}, "partial gradients"},
-        Refused{{.accelerator = &accelerator}, "an accelerator"}}) {
-    auto config = config_of(to_stream(setup), model_to_stream());
-    config.stream_above_bytes = 0;
-    const auto plan = libmuon::Engine::plan(config, Rank{0});
-    expect_error(plan, Code::unsupported, why);
-    EXPECT_NE(plan.error().message.find(why), std::string::npos) << plan.error().message;
-  }
 }
 
 }  // namespace

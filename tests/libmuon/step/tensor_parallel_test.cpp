@@ -302,32 +302,6 @@ TEST(TensorParallel, SendsWhatTheOwnerDoesNotHold) {
   }
 }
 
-// Two steps each, on worlds with and without the axis.
-TEST(TensorParallel, AStoreGoesFromWorldToWorld) {
-  const std::vector<std::pair<EngineConfig, std::string>> runs = {
-      {config_of({.tensor = 2, .data = 2}), "created at step 0"},
-      {config_of({.tensor = 2, .data = 2}), "resumed the store at step 2"},
-      {plain_config(3), "transferred the store of 4 ranks at step 4"},
-      {config_of({.tensor = 4, .gradients = Policy::zero12}),
-       "transferred the store of 3 ranks at step 6"},
-      {plain_config(1), "transferred the store of 4 ranks at step 8"},
-      {config_of({.tensor = 2, .data = 1}), "transferred the store of 1 ranks at step 10"}};
-  const Alone wanted = alone(2 * runs.size());
-  const TempDir directory;
-  World world(disk(), directory.path(), 4);
-  for (const auto& [config, origin] : runs) {
-    world.reopen(libmuon::world_of(config.partition));
-    expect_well(world.run([&](Communicator& ranks) -> Result<> {
-      EBB_TRY_ASSIGN(Trainer trainer, Trainer::open(world, ranks, config));
-      EXPECT_EQ(trainer.engine().origin(), origin);
-      for (int step = 0; step < 2; ++step) EBB_TRY(trainer.step());
-      return trainer.commit();
-    }),
-                origin);
-  }
-  EXPECT_TRUE(tensors_of(directory.path()) == wanted.tensors);
-}
-
 TEST(TensorParallel, ThatIsNotTheSameOnAllRanksIsRefusedByName) {
   World world(libswap::make_memory_backend(libswap::MemoryDisk::create(1u << 28)), "/swap", 2);
   const auto answers = world.run([&](Communicator& ranks) -> Result<> {

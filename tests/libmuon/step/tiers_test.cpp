@@ -45,17 +45,6 @@ const Trained& on_the_host() {
   return trained;
 }
 
-const std::vector<std::optional<Tier>> kTiers = {std::nullopt, Tier::device, Tier::host,
-                                                 Tier::nvme};
-
-std::string text_of(const Tiers& tiers) {
-  static const char* const names[] = {"nvme", "host", "device"};
-  std::string text;
-  for (const auto& [state, tier] : tiers)
-    text += state + " " + names[static_cast<std::size_t>(tier)] + ", ";
-  return text;
-}
-
 // Where the trainer keeps its gradients and weights, and what memory the ranks take: way 0 to 7.
 struct Ways {
   Side gradients, weights, wire;
@@ -68,38 +57,6 @@ std::string text_of(const Ways& ways) {
   const auto name = [](Side side) { return side == Side::host ? "host" : "device"; };
   return compose("gradients {}, weights {}, wire {}, ", name(ways.gradients), name(ways.weights),
                  name(ways.wire));
-}
-
-// Every mix of homes, and every pair of a state's home and a way.
-TEST(Tiers, OfAllMixesGiveTheSameBits) {
-  ASSERT_FALSE(on_the_host().outcome.weights.empty());
-  std::uint64_t seed = 1;
-  for (const auto momentum : kTiers)
-    for (const auto master : kTiers)
-      for (const auto adam : kTiers) {
-        Tiers tiers;
-        if (momentum) tiers["momentum_buffer"] = *momentum;
-        if (master) tiers["master"] = *master;
-        if (adam) tiers["exp_avg"] = *adam;
-        LateAccelerator accelerator(++seed, 50);
-        const Ways ways((seed + seed / 8) % 8);
-        const Training setup{.ranks = 2,
-                             .placement = test::kPlacements[seed / 2 % 2],
-                             .chunk_bytes = seed % 3 == 0 ? 5000u : 1u << 28,
-                             .budget_bytes = (seed % 2 == 0 ? 16u : 64u) * 4096,
-                             .slots = 2 + static_cast<std::uint32_t>(seed % 2),
-                             .threads = 1 + static_cast<std::uint32_t>(seed % 2),
-                             .snapshot_every = 1,
-                             .accelerator = &accelerator,
-                             .tiers = tiers,
-                             .gradients_on = ways.gradients,
-                             .weights_on = ways.weights,
-                             .wire = ways.wire};
-        const Trained trained = train_in_two(setup);
-        const std::string what = text_of(tiers) + text_of(ways) + compose("seed {}", seed);
-        EXPECT_TRUE(trained.outcome == on_the_host().outcome) << what;
-        EXPECT_TRUE(trained.stored == on_the_host().stored) << what;
-      }
 }
 
 std::uint64_t model_bytes() {

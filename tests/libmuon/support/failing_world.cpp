@@ -4,39 +4,6 @@ namespace ebb::test {
 
 using libswap::FaultOn;
 
-namespace {
-
-// False: the at-th operation of rank 1's disk lies behind its last one.
-bool goes_on_with_the_same_bits(const libmuon::EngineConfig& config, FaultOn on, std::uint64_t at,
-                                const std::vector<float>& wanted) {
-  FailingWorld failing;
-  bool cut = false;
-  expect_well(failing.world.run([&](libmuon::Communicator& ranks) -> Result<> {
-    EBB_TRY_ASSIGN(auto rank, RankEngine::open(failing.world, ranks, config));
-    EBB_TRY(step_to(rank, 1));
-    EBB_TRY(failing.meanwhile(ranks, [&] {
-      failing.faults->add(
-          {.on = on, .at = at, .count = libswap::FaultPlan::kForEver, .path_part = "rank-00001"});
-    }));
-    bool mended = false;
-    while (rank.engine().step_count() < 3) {  // what could not be written may stop the next one
-      EBB_TRY(rank.hand_in(rank.engine().step_count() + 1));
-      const auto stepped = rank.step();
-      if (stepped) continue;
-      EBB_TRY(failing.mend(ranks, rank, stepped));
-      mended = true;
-    }
-    if (ranks.rank() == Rank{1}) {
-      EXPECT_EQ(rank.flat_weights(), wanted) << at;
-      cut = mended;
-    }
-    return {};
-  }));
-  return cut;
-}
-
-}  // namespace
-
 libmuon::EngineConfig config_with(std::uint64_t budget, std::uint32_t slots,
                                   const libmuon::StateDTypes& dtypes,
                                   libmuon::Placement placement) {
@@ -96,22 +63,6 @@ std::vector<float> weights_after(std::uint64_t steps, const libmuon::StateDTypes
     return {};
   }));
   return weights;
-}
-
-void expect_cuts_anywhere_go_on(const libmuon::EngineConfig& config, std::uint64_t least) {
-  std::vector<float> wanted;
-  FailingWorld clean;
-  expect_well(clean.world.run([&](libmuon::Communicator& ranks) -> Result<> {
-    EBB_TRY_ASSIGN(auto rank, RankEngine::open(clean.world, ranks, config));
-    EBB_TRY(step_to(rank, 3));
-    if (ranks.rank() == Rank{1}) wanted = rank.flat_weights();
-    return {};
-  }));
-  for (const FaultOn on : {FaultOn::read, FaultOn::write}) {
-    std::uint64_t at = 0;
-    while (goes_on_with_the_same_bits(config, on, at, wanted) && !testing::Test::HasFailure()) ++at;
-    EXPECT_GE(at, least);
-  }
 }
 
 }  // namespace ebb::test

@@ -46,9 +46,6 @@ void expect_error(const Result<T>& answer, Code code, const std::string& what) {
 }
 
 Result<> step_to(RankEngine& rank, std::uint64_t last);
-// Of two ranks, cut at each read, then at each write, of rank 1's disk: steps go on with the bits
-// of a training that nothing happened to. There are at least `least` of both.
-void expect_cuts_anywhere_go_on(const libmuon::EngineConfig& config, std::uint64_t least);
 // Of rank 1, on a disk that never fails.
 std::vector<float> weights_after(std::uint64_t steps, const libmuon::StateDTypes& dtypes = {});
 

@@ -16,26 +16,17 @@ using libmuon::Engine;
 using libmuon::MuonSpec;
 using libmuon::Out;
 
-libswap::Device* device_for(const libmuon::EngineConfig& config, libmuon::Side side) {
-  return side == libmuon::Side::device && config.accelerator != nullptr
-             ? &config.accelerator->device()
-             : nullptr;
-}
-
 }  // namespace
 
-libmuon::ModelSpec keeping_model(const std::vector<std::uint32_t>& updates,
-                                 libmuon::SecondMoment moments) {
+libmuon::ModelSpec keeping_model(const std::vector<std::uint32_t>& updates) {
   libmuon::ModelSpec model = nuisance_model();
   std::get<MuonSpec>(model.groups[0]).weight_decay = 0;
   MuonSpec other = MuonSpec::keller();
   other.lr = 0.01;
   other.momentum = libmuon::Momentum::sum;
   other.scale = libmuon::ScaleRule::match_rms_adamw;
-  MuonSpec third = MuonSpec::keller();
-  third.second_moment = moments;
   model.groups.push_back(other);
-  model.groups.push_back(third);
+  model.groups.push_back(MuonSpec::keller());
   for (int i = 0; i < 6; ++i)
     model.params.push_back({compose("small.{}", i), {6, 5}, i % 3 == 0 ? 2u : 0u});
   model.params.push_back({"stack", {4, 12, 28}, 2});
@@ -74,10 +65,8 @@ Result<KeepingTrainer> KeepingTrainer::open(World& world, Communicator& ranks,
                                            weights_with_zeros, checkpoint));
   const libmuon::StatePlan& plan = one.engine_->state_plan();
   for (std::uint32_t param = 0; param < plan.params(); ++param) {
-    one.gradients_.emplace_back(device_for(config, config.gradients_on),
-                                plan.gradients().local_elems(param, ranks.rank()));
-    one.bound_.emplace_back(device_for(config, config.weights_on),
-                            plan.weights().local_elems(param, ranks.rank()),
+    one.gradients_.emplace_back(nullptr, plan.gradients().local_elems(param, ranks.rank()));
+    one.bound_.emplace_back(nullptr, plan.weights().local_elems(param, ranks.rank()),
                             config.model.params[param].weight);
     std::vector<float>& masters = one.kept_.emplace_back();
     if (!one.keeps(param)) continue;
@@ -165,18 +154,6 @@ std::vector<std::vector<float>> KeepingTrainer::weights() {
   return all;
 }
 
-void KeepingTrainer::put_into(Tensors& masters) {
-  const auto own = weights();
-  for (std::uint32_t param = 0; param < own.size(); ++param) {
-    const libmuon::ParamSpec& spec = config_.model.params[param];
-    std::vector<float>& whole = masters[spec.name + " master"];
-    whole.resize(formats::volume(spec.shape));
-    for_elements(
-        engine_->state_plan().weights(), param,
-        [&](std::uint64_t element, std::uint64_t place) { whole[element] = own[param][place]; });
-  }
-}
-
 std::string KeepingTrainer::differing(const Tensors& masters) {
   const auto own = weights();
   std::string all;
@@ -194,17 +171,11 @@ std::string KeepingTrainer::differing(const Tensors& masters) {
   return all;
 }
 
-Tensors trained_alone(const libmuon::ModelSpec& model, std::uint64_t steps,
-                      const libmuon::StateDTypes& dtypes) {
+Tensors trained_alone(const libmuon::ModelSpec& model, std::uint64_t steps) {
   libmuon::ModelSpec keeping = model;
   for (libmuon::GroupSpec& group : keeping.groups)
     if (auto* const muon = std::get_if<MuonSpec>(&group)) muon->out = Out::weights;
-  for (libmuon::ParamSpec& param : keeping.params) {
-    param.partition.clear();
-    param.at.clear();
-    param.cuts.clear();
-  }
-  const Training setup{.dtypes = dtypes, .model = keeping};
+  const Training setup{.model = keeping};
   const TempDir directory;
   auto chosen = libswap::open_backend(libswap::BackendChoice::automatic);
   EBB_CHECK(chosen.has_value());

@@ -14,9 +14,8 @@
 namespace ebb::test {
 
 // Matrices of two Muon groups (0, 2) in turn, small ones and a stack among them, and some of a
-// third (3) that may have second moments; of the groups in `updates` the trainer keeps the masters.
-libmuon::ModelSpec keeping_model(const std::vector<std::uint32_t>& updates,
-                                 libmuon::SecondMoment moments = libmuon::SecondMoment::none);
+// third (3); of the groups in `updates` the trainer keeps the masters.
+libmuon::ModelSpec keeping_model(const std::vector<std::uint32_t>& updates);
 
 // Of the parameter of this number gradients are zero, and some weights are -0.
 inline constexpr std::uint32_t kZeroParam = 3;
@@ -45,8 +44,6 @@ class KeepingTrainer {
   std::vector<std::vector<float>> handed_out();
   // Its masters of those parameters that it keeps, and the engine's weights of the others.
   std::vector<std::vector<float>> weights();
-  // As whole parameters, where this rank holds something of them.
-  void put_into(Tensors& masters);
   // The parameters of which some weight is not that master, bit for bit; "": none.
   std::string differing(const Tensors& masters);
 
@@ -66,7 +63,6 @@ class KeepingTrainer {
 };
 
 // What an engine that keeps all masters makes of such a model in so many steps, on one rank.
-Tensors trained_alone(const libmuon::ModelSpec& model, std::uint64_t steps,
-                      const libmuon::StateDTypes& dtypes = {});
+Tensors trained_alone(const libmuon::ModelSpec& model, std::uint64_t steps);
 
 }  // namespace ebb::test

@@ -21,7 +21,6 @@ struct RankRun {
   const Training& setup;
   const libmuon::ModelSpec model = setup.model;
   std::vector<TrainerBuffer> weights, gradients;
-  std::jthread coming = {};  // fills gradients
 
   TrainerBuffer make(libmuon::Side side, std::uint64_t count, DType dtype) const {
     const bool there = side == libmuon::Side::device && setup.accelerator != nullptr;
@@ -58,27 +57,11 @@ struct RankRun {
   }
 
   Result<> hand_in(const libmuon::StatePlan& plan, std::uint64_t step, Engine& engine) {
-    coming = {};
     if (setup.hand_in == libmuon::HandIn::added) return add_gradients(plan, step, engine);
-    std::vector<std::vector<float>> values;
-    for (std::uint32_t param = 0; param < model.params.size(); ++param)
-      values.push_back(sum_of(plan, param, step));
-    std::vector<libswap::EventSource> there(model.params.size());
-    const auto send = [this, values](std::size_t param) {
-      std::ranges::copy(values[param], gradients[param].values().begin());
-      return gradients[param].send();
-    };
-    for (std::uint32_t param = 0; param < model.params.size(); ++param)
-      EBB_TRY(engine.gradient_ready(param, gradients[param].buffer(),
-                                    setup.late.count() == 0 ? send(param) : there[param].event()));
-    if (setup.late.count() != 0)
-      coming = std::jthread([this, send, there] {
-        std::this_thread::sleep_for(setup.late);
-        for (std::size_t param = there.size(); param-- > 0;) {
-          send(param).wait();
-          there[param].pass();
-        }
-      });
+    for (std::uint32_t param = 0; param < model.params.size(); ++param) {
+      std::ranges::copy(sum_of(plan, param, step), gradients[param].values().begin());
+      EBB_TRY(engine.gradient_ready(param, gradients[param].buffer(), gradients[param].send()));
+    }
     return {};
   }
 

@@ -3,7 +3,6 @@
 #pragma once
 
 #include <array>
-#include <chrono>
 #include <filesystem>
 #include <functional>
 #include <string>
@@ -44,7 +43,6 @@ struct Training {
   libmuon::Side gradients_on = libmuon::Side::host, weights_on = libmuon::Side::host;
   libmuon::Side wire = libmuon::Side::device;  // host: the ranks take no device's memory
   std::uint64_t stream_above_bytes = libmuon::kNothingStreamed;
-  std::chrono::milliseconds late{0};  // gradients come so long after they are handed in
   libmuon::StateDTypes dtypes = {};
   std::optional<libmuon::Bf16> bf16 = libmuon::Bf16::emulated;
   libmuon::ModelSpec model = nuisance_model();
