@@ -1,11 +1,18 @@
 #include "ebb/formats/json/json_reader.h"
 
+#define SIMDJSON_EXCEPTIONS 0
+#include <simdjson.h>
+
 #include <algorithm>
 #include <charconv>
 
+#include "ebb/formats/core/name_table.h"
 #include "ebb/formats/core/refuse.h"
 
 namespace ebb::formats::json {
+
+namespace ondemand = simdjson::ondemand;
+
 namespace {
 
 bool is_digit(char c) { return c >= '0' && c <= '9'; }
@@ -66,16 +73,64 @@ std::string Subject::text() const {
   return out.append(part);
 }
 
+struct Reader::Parser {
+  ondemand::parser parser;
+  ondemand::document document;
+
+  // A copy: what is read of a value moves on.
+  static ondemand::value of(Value value) {
+    return *static_cast<const ondemand::value*>(value.parsed_);
+  }
+  static const char* place_of(Value value) { return of(value).raw_json_token().data(); }
+
+  static Result<> each(Reader& reader, ondemand::object object, const Subject& of,
+                       const Visit& visit) {
+    SeenKeys seen;
+    for (auto field : object) {
+      std::string_view key;
+      ondemand::value parsed;
+      if (field.unescaped_key().get(key) != simdjson::SUCCESS) return reader.invalid();
+      if (field.value().get(parsed) != simdjson::SUCCESS) return reader.invalid();
+      const Value value(&parsed);
+      if (!seen.insert(key))
+        return reader.at(value, compose("key '{}' appears twice in {}", printable(key), of.text()));
+      EBB_TRY(visit(key, value));
+    }
+    return {};
+  }
+};
+
+static_assert(Reader::padding >= simdjson::SIMDJSON_PADDING);
+
 Reader::Reader(Place place, std::string_view text)
-    : place_(std::move(place)), padded_(text.size() + padding) {
+    : place_(std::move(place)),
+      padded_(text.size() + padding),
+      parser_(std::make_unique<Parser>()) {
   std::copy(text.begin(), text.end(), reinterpret_cast<char*>(padded_.data()));
   text_ = text_of(padded_).substr(0, text.size());
 }
 
 Reader::Reader(Place place, ByteVector padded)
-    : place_(std::move(place)), padded_(std::move(padded)) {
+    : place_(std::move(place)), padded_(std::move(padded)), parser_(std::make_unique<Parser>()) {
   EBB_CHECK(padded_.size() >= padding);
   text_ = text_of(padded_).substr(0, padded_.size() - padding);
+}
+
+Reader::~Reader() = default;
+
+Result<> Reader::read(const Visit& visit) {
+  EBB_TRY(begin());
+  ondemand::object object;
+  if (parser_->document.get_object().get(object) != simdjson::SUCCESS) return invalid();
+  EBB_TRY(Parser::each(*this, object, place_.what, visit));
+  return end();
+}
+
+Result<> Reader::fields(Value value, const Subject& of, const Visit& visit) {
+  if (!begins_with(value, '{')) return unexpected(value, of, "an object");
+  ondemand::object object;
+  if (Parser::of(value).get_object().get(object) != simdjson::SUCCESS) return invalid();
+  return Parser::each(*this, object, of, visit);
 }
 
 Result<> Reader::begin() {
@@ -84,14 +139,14 @@ Result<> Reader::begin() {
   if (text_.find('{') != text_.find_first_not_of(" \t\r\n"))
     return at(text_.data(), place_.what + " does not begin with '{'");
   const simdjson::padded_string_view padded(text_, padded_.size());
-  if (parser_.iterate(padded).get(document_) != simdjson::SUCCESS)
+  if (parser_->parser.iterate(padded).get(parser_->document) != simdjson::SUCCESS)
     return at(text_.data(), place_.what + " is not valid JSON");
   return {};
 }
 
 Result<> Reader::end() {
   const char* rest = nullptr;
-  if (document_.current_location().get(rest) != simdjson::SUCCESS) return {};
+  if (parser_->document.current_location().get(rest) != simdjson::SUCCESS) return {};
   if (token_at(rest).empty()) return {};
   return invalid(rest);
 }
@@ -105,12 +160,12 @@ std::string_view Reader::token_at(const char* where) const {
 }
 
 bool Reader::begins_with(Value value, char c) const {
-  const char* where = value.raw_json_token().data();
+  const char* where = Parser::place_of(value);
   return where >= text_.data() && where < text_.data() + text_.size() && *where == c;
 }
 
 std::uint64_t Reader::offset_of(Value value) const {
-  const char* const where = value.raw_json_token().data();
+  const char* const where = Parser::place_of(value);
   return place_.offset + static_cast<std::uint64_t>(where - text_.data());
 }
 
@@ -120,13 +175,13 @@ Error Reader::at(const char* where, const std::string& message) const {
 }
 
 Error Reader::at(Value value, const std::string& message) const {
-  return at(value.raw_json_token().data(), message);
+  return at(Parser::place_of(value), message);
 }
 
 Error Reader::invalid() {
   const char* where = nullptr;
-  if (document_.current_location().get(where) != simdjson::SUCCESS || where < text_.data() ||
-      where > text_.data() + text_.size())
+  if (parser_->document.current_location().get(where) != simdjson::SUCCESS ||
+      where < text_.data() || where > text_.data() + text_.size())
     where = text_.data() + text_.size();
   return invalid(where);
 }
@@ -139,7 +194,7 @@ Error Reader::invalid(const char* where) const {
 }
 
 Error Reader::unexpected(Value value, const Subject& of, std::string_view due) const {
-  const char* where = value.raw_json_token().data();
+  const char* where = Parser::place_of(value);
   const std::string_view token = token_at(where);
   if (!is_json_value(token)) return invalid(where);
   return at(where, compose("{} holds {} where {} is due", of.text(), printable(token, 40), due));
@@ -148,16 +203,16 @@ Error Reader::unexpected(Value value, const Subject& of, std::string_view due) c
 Result<std::string> Reader::string(Value value, const Subject& of) {
   if (!begins_with(value, '"')) return unexpected(value, of, "a string");
   std::string_view text;
-  if (value.get_string().get(text) != simdjson::SUCCESS) return invalid();
+  if (Parser::of(value).get_string().get(text) != simdjson::SUCCESS) return invalid();
   return std::string(text);
 }
 
 // simdjson takes what is_json_number() takes, in one pass; its refusals are looked at for a
 // message.
 Result<std::uint64_t> Reader::whole(Value value, const Subject& of) {
-  const char* where = value.raw_json_token().data();
+  const char* where = Parser::place_of(value);
   std::uint64_t number = 0;
-  if (value.get_uint64().get(number) == simdjson::SUCCESS) return number;
+  if (Parser::of(value).get_uint64().get(number) == simdjson::SUCCESS) return number;
   const std::string_view token = token_at(where);
   if (!is_json_number(token) || digits(token) != token.size())
     return unexpected(value, of, "a whole number");
@@ -171,11 +226,11 @@ Result<> Reader::wholes(Value value, const Subject& of, Shape& into) {
   into.clear();
   if (!begins_with(value, '[')) return unexpected(value, of, "a list");
   ondemand::array array;
-  if (value.get_array().get(array) != simdjson::SUCCESS) return invalid();
+  if (Parser::of(value).get_array().get(array) != simdjson::SUCCESS) return invalid();
   for (auto element : array) {
-    Value item;
+    ondemand::value item;
     if (element.get(item) != simdjson::SUCCESS) return invalid();
-    EBB_TRY_ASSIGN(const std::uint64_t number, whole(item, of));
+    EBB_TRY_ASSIGN(const std::uint64_t number, whole(Value(&item), of));
     into.push_back(number);
   }
   return {};

@@ -3,11 +3,9 @@
 // that was found. Nothing recurses, so nesting depth costs nothing.
 #pragma once
 
-#define SIMDJSON_EXCEPTIONS 0
-#include <simdjson.h>
-
-#include <algorithm>
 #include <cstdint>
+#include <functional>
+#include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -15,14 +13,19 @@
 
 #include "ebb/formats/core/bytes.h"
 #include "ebb/formats/core/json_text.h"
-#include "ebb/formats/core/name_table.h"
 #include "ebb/formats/core/result.h"
 #include "ebb/formats/layout/shape.h"
 
 namespace ebb::formats::json {
 
-namespace ondemand = simdjson::ondemand;
-using Value = ondemand::value;
+// A value of the document, for as long as the visit runs that it was given to.
+class Value {
+ private:
+  friend class Reader;
+  explicit Value(const void* parsed) : parsed_(parsed) {}
+  const void* parsed_;
+};
+using Visit = std::function<Result<>(std::string_view key, Value value)>;
 
 // How messages call a value: "tensor 'w': shape". Made into text for a message only, because most
 // values are never spoken of.
@@ -48,16 +51,17 @@ class Reader {
   };
   Reader(Place place, std::string_view text);
   // Without a copy: the document is followed by `padding` bytes of any kind.
-  static constexpr std::size_t padding = simdjson::SIMDJSON_PADDING;
+  static constexpr std::size_t padding = 64;
   Reader(Place place, ByteVector padded);  // REQUIRES: padded.size() >= padding
+  ~Reader();
+  Reader(const Reader&) = delete;
+  Reader& operator=(const Reader&) = delete;
 
-  // Reads the whole document, an object; visit(key, value) for each field, in order.
-  template <typename Visit>
-  Result<> read(Visit visit);
+  // Reads the whole document, an object; visits each field, in order.
+  Result<> read(const Visit& visit);
 
-  // visit(key, value) for each field; a key that comes twice is refused. Keys live as long as this.
-  template <typename Visit>
-  Result<> fields(Value value, const Subject& of, Visit visit);
+  // Visits each field; a key that comes twice is refused. Keys live as long as this.
+  Result<> fields(Value value, const Subject& of, const Visit& visit);
 
   // `of` says in messages what the value is.
   Result<std::string> string(Value value, const Subject& of);
@@ -70,8 +74,7 @@ class Reader {
   Error at(Value value, const std::string& message) const;
 
  private:
-  template <typename Visit>
-  Result<> each(ondemand::object object, const Subject& of, Visit visit);
+  struct Parser;  // simdjson's
   Result<> begin();
   Result<> end();
   Error at(const char* where, const std::string& message) const;
@@ -84,40 +87,7 @@ class Reader {
   Place place_;
   ByteVector padded_;
   std::string_view text_;  // of it
-  ondemand::parser parser_;
-  ondemand::document document_;
+  std::unique_ptr<Parser> parser_;
 };
-
-template <typename Visit>
-Result<> Reader::each(ondemand::object object, const Subject& of, Visit visit) {
-  SeenKeys seen;
-  for (auto field : object) {
-    std::string_view key;
-    Value value;
-    if (field.unescaped_key().get(key) != simdjson::SUCCESS) return invalid();
-    if (field.value().get(value) != simdjson::SUCCESS) return invalid();
-    if (!seen.insert(key))
-      return at(value, compose("key '{}' appears twice in {}", printable(key), of.text()));
-    EBB_TRY(visit(key, value));
-  }
-  return {};
-}
-
-template <typename Visit>
-Result<> Reader::read(Visit visit) {
-  EBB_TRY(begin());
-  ondemand::object object;
-  if (document_.get_object().get(object) != simdjson::SUCCESS) return invalid();
-  EBB_TRY(each(object, place_.what, visit));
-  return end();
-}
-
-template <typename Visit>
-Result<> Reader::fields(Value value, const Subject& of, Visit visit) {
-  if (!begins_with(value, '{')) return unexpected(value, of, "an object");
-  ondemand::object object;
-  if (value.get_object().get(object) != simdjson::SUCCESS) return invalid();
-  return each(object, of, visit);
-}
 
 }  // namespace ebb::formats::json
