@@ -57,3 +57,31 @@ function(ebb_precompile name)
   target_precompile_headers(${name} PRIVATE <algorithm> <functional> <map> <memory> <optional>
     <set> <string> <string_view> <unordered_map> <utility> <variant> <vector>)
 endfunction()
+
+# ebb_unity(TARGET), behind its last source: with EBB_UNITY those of one folder are compiled together,
+# at most eight at a time. So a name that is a file's own is there once in its folder. Files with
+# flags of their own stay alone.
+function(ebb_unity target)
+  if(NOT EBB_UNITY)
+    return()
+  endif()
+  set_target_properties(${target} PROPERTIES UNITY_BUILD ON UNITY_BUILD_MODE GROUP)
+  # gcc takes what is included for a header, and warns of its classes with members of a file's own.
+  target_compile_options(${target} PRIVATE -Wno-subobject-linkage)
+  get_target_property(sources ${target} SOURCES)
+  get_target_property(directory ${target} SOURCE_DIR)
+  set(last "")
+  foreach(source ${sources})
+    cmake_path(ABSOLUTE_PATH source BASE_DIRECTORY ${directory})
+    cmake_path(GET source PARENT_PATH folder)
+    if(NOT folder STREQUAL last)
+      set(last ${folder})
+      set(place 0)
+    endif()
+    math(EXPR number "${place} / 8")
+    math(EXPR place "${place} + 1")
+    file(RELATIVE_PATH name ${PROJECT_SOURCE_DIR} ${folder})
+    string(MAKE_C_IDENTIFIER ${name}_${number} name)
+    set_source_files_properties(${source} TARGET_DIRECTORY ${target} PROPERTIES UNITY_GROUP ${name})
+  endforeach()
+endfunction()

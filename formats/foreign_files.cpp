@@ -7,7 +7,7 @@
 namespace ebb::formats {
 namespace {
 
-constexpr std::uint64_t kHead = 64;
+constexpr std::uint64_t kFirstBytes = 64;
 constexpr std::size_t kMostFiles = 4096;  // looked at
 constexpr std::string_view kEndings[] = {".safetensors", ".bin", ".pt",   ".pth",  ".ckpt",
                                          ".distcp",      ".h5",  ".hdf5", ".json", ".metadata"};
@@ -20,7 +20,7 @@ bool is_of_a_checkpoint(std::string_view name) {
 std::string head_of(const SourceTree& tree, const SourceTree::Entry& entry) {
   const auto source = tree.open(entry.name);
   if (!source) return {};
-  const std::uint64_t count = std::min(entry.size, kHead);
+  const std::uint64_t count = std::min(entry.size, kFirstBytes);
   const auto bytes = read_bytes(**source, 0, count, count);
   return bytes ? std::string(text_of(*bytes)) : std::string();
 }

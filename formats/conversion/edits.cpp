@@ -17,7 +17,7 @@ namespace ebb::formats {
 
 namespace {
 
-using Names = std::map<std::string, std::string>;  // old -> new
+using NewNames = std::map<std::string, std::string>;  // old -> new
 
 std::optional<DType> floating_named(std::string_view text) {
   constexpr std::array<std::pair<std::string_view, DType>, 11> kWords = {
@@ -42,7 +42,7 @@ void drop_echoes(Catalog& content) {
 }
 
 // Renames what is exactly an old name: dict keys, dict values and items.
-void rename_inside(Value& value, const Names& names) {
+void rename_inside(Value& value, const NewNames& names) {
   if (value.kind == Value::Kind::string)
     if (const auto fresh = names.find(value.text); fresh != names.end()) value.text = fresh->second;
   for (Value& item : value.items) rename_inside(item, names);
@@ -52,7 +52,7 @@ void rename_inside(Value& value, const Names& names) {
   }
 }
 
-void rename_value(ValueEntry& entry, const Names& names) {
+void rename_value(ValueEntry& entry, const NewNames& names) {
   // What formats say about parameters by name; elsewhere text is text.
   constexpr std::string_view kAboutNames[] = {"tied", "buffer_names", "shared_params"};
   if (std::ranges::find(kAboutNames, entry.key) != std::end(kAboutNames))
@@ -154,7 +154,7 @@ Result<std::vector<std::string>> apply_edits(const Edits& edits, Catalog& conten
   return lines;
 }
 
-void rename_to(const Names& names, Catalog& content) {
+void rename_to(const NewNames& names, Catalog& content) {
   const auto rename = [&](std::string& name) {
     const auto found = names.find(name);
     if (found == names.end()) return false;
@@ -186,7 +186,7 @@ Result<std::vector<std::string>> rename_all(const RenameRules& rules, Catalog& c
     return std::ranges::none_of(states[a],
                                 [&](std::string_view state) { return states[b].contains(state); });
   };
-  EBB_TRY_ASSIGN(const Names fresh, rules.apply(names, may_join));
+  EBB_TRY_ASSIGN(const NewNames fresh, rules.apply(names, may_join));
   rename_to(fresh, content);
   return std::vector<std::string>{compose("renames {} of {} names", fresh.size(), names.size())};
 }

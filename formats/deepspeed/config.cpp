@@ -17,7 +17,7 @@ bool is_true(const Value* value) {
   return value != nullptr && value->kind == Value::Kind::boolean && value->integer != 0;
 }
 
-std::string_view text_of(const Value* value) {
+std::string_view text_or_empty(const Value* value) {
   return value != nullptr && value->kind == Value::Kind::string ? std::string_view(value->text)
                                                                 : std::string_view{};
 }
@@ -31,7 +31,7 @@ Value& entry_of(Value& dict, std::string_view key) {
 
 bool offloads(const Value& config) {
   const Value* offload = setting(config, kZero, "offload_optimizer");
-  const std::string_view device = offload == nullptr ? "" : text_of(offload->find("device"));
+  const std::string_view device = offload == nullptr ? "" : text_or_empty(offload->find("device"));
   return device == "cpu" || device == "nvme" || is_true(setting(config, kZero, "cpu_offload"));
 }
 
@@ -89,7 +89,7 @@ std::uint64_t param_alignment(const Value& config, DType model) {
 }
 
 bool is_bf16_optimizer(const Value& config, std::int64_t stage) {
-  const std::string_view sums = text_of(setting(config, "data_types", "grad_accum_dtype"));
+  const std::string_view sums = text_or_empty(setting(config, "data_types", "grad_accum_dtype"));
   return stage == 1 && model_dtype(config) == DType::bf16 && !offloads(config) &&
          (sums == "fp32" || sums == "float32");
 }
@@ -111,7 +111,7 @@ void default_settings(const Value& config, std::vector<std::pair<std::string, Va
     if (std::ranges::find(kOfNoGroup, name.text) == std::end(kOfNoGroup))
       settings.emplace_back(name.text, value);
   const Value* optimizer = config.find("optimizer");
-  const std::string_view type = text_of(optimizer->find("type"));
+  const std::string_view type = text_or_empty(optimizer->find("type"));
   if (type == "Adam" || type == "AdamW")
     settings.emplace_back("bias_correction", Value::of_bool(true));
 }
@@ -158,7 +158,7 @@ Result<Config> config_of(const PickleGraph& graph) {
   if (id == kNoPickle) return config;
   EBB_TRY_ASSIGN(config.whole, value_of(graph, id, nullptr));
   if (const Value* optimizer = config.whole.find("optimizer"))
-    config.optimizer = text_of(optimizer->find("type"));
+    config.optimizer = text_or_empty(optimizer->find("type"));
   // A type of AdamW forces the mode; Adam has it unless told otherwise.
   const Value* params = setting(config.whole, "optimizer", "params");
   const Value* mode = params == nullptr ? nullptr : params->find("adam_w_mode");

@@ -70,7 +70,6 @@ Result<EmitPlan> emit_ranks(const EmitRequest& request) {
   return plan;
 }
 
-constexpr std::string_view kMasters = "fp32";
 constexpr std::string_view kReserved[] = {kMasters, "step"};  // names of files that are no state
 
 // Loaders take a name for that of a folder below zero/, or of a file in it, as it stands.

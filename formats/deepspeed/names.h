@@ -52,6 +52,8 @@ constexpr std::string_view kNoLatest =
     "and the job starts from scratch";
 // What the folder of a universal checkpoint adds to the tag of the one it was made from.
 constexpr std::string_view kUniversalSuffix = "_universal";
+// What a universal checkpoint calls the files of masters.
+constexpr std::string_view kMasters = "fp32";
 // "a/b/" of "a/b/c", "" of "c".
 std::string_view folder_of(std::string_view path);
 

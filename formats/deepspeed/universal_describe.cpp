@@ -18,7 +18,6 @@ namespace {
 constexpr std::string_view kGlobalState = "zero/optimizer_state.pt";
 constexpr std::string_view kSuffix = ".pt";
 constexpr std::string_view kLatest = "latest_universal";
-constexpr std::string_view kMasters = "fp32";  // what the masters' files are called
 
 // The folders of tags, each with its '/', "" for the root.
 std::set<std::string> universal_folders(const SourceTree& tree) {

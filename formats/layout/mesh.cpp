@@ -43,7 +43,7 @@ std::vector<MeshAxis> all_axes(const Submesh& within) {
   return axes;
 }
 
-Error layout_error(std::string message) { return {Code::layout, std::move(message)}; }
+Error mesh_error(std::string message) { return {Code::layout, std::move(message)}; }
 
 // Each axis steps over all ranks of those that are faster, so that a rank's number has one reading.
 Result<> check_strides(const Submesh& within) {
@@ -54,14 +54,14 @@ Result<> check_strides(const Submesh& within) {
   for (const MeshAxis& axis : axes) {
     if (axis.size == 1) continue;
     if (axis.stride == 0 || axis.stride % span != 0 || within.first / axis.stride % axis.size != 0)
-      return layout_error(compose(
+      return mesh_error(compose(
           "an axis of {} ranks, {} apart from rank {} on, does not fit the other axes of its mesh",
           axis.size, axis.stride, within.first));
     span = std::uint64_t{axis.stride} * axis.size;
     last += span - axis.stride;
   }
   if (last >= within.world)
-    return layout_error(
+    return mesh_error(
         compose("a mesh reaches to rank {} of a world of {} ranks", last, within.world));
   return {};
 }
@@ -123,16 +123,16 @@ Mesh Mesh::spread() const {
 
 Result<> check(const Mesh& mesh) {
   const std::uint64_t ranks = std::uint64_t{mesh.shard_world} * mesh.replicas;
-  if (ranks == 0) return layout_error("a mesh needs at least 1 rank and 1 copy");
+  if (ranks == 0) return mesh_error("a mesh needs at least 1 rank and 1 copy");
   const std::uint64_t most = std::max<std::uint64_t>(ranks, mesh.within.world);
   if (most > kMaxWorld)
     return Error{Code::limit, compose("{} ranks are more than the limit of {}", most, kMaxWorld)};
   if (mesh.within.world == 0) return {};
   if (product(mesh.within.shards) != mesh.shard_world ||
       product(mesh.within.copies) != mesh.replicas)
-    return layout_error(compose("a mesh of {} shards x {} copies has axes of {} x {} ranks",
-                                mesh.shard_world, mesh.replicas, product(mesh.within.shards),
-                                product(mesh.within.copies)));
+    return mesh_error(compose("a mesh of {} shards x {} copies has axes of {} x {} ranks",
+                              mesh.shard_world, mesh.replicas, product(mesh.within.shards),
+                              product(mesh.within.copies)));
   return check_strides(mesh.within);
 }
 

@@ -18,7 +18,6 @@
 namespace ebb::formats::megatron {
 namespace {
 
-constexpr std::uint64_t kMaxConfig = 64 * KiB;
 constexpr std::uint64_t kMaxCommon = 256 * MiB;
 
 // The DCP checkpoint below, with Megatron's names, and flat boxes put back into shape.

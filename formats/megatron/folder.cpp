@@ -13,9 +13,8 @@ namespace ebb::formats::megatron {
 namespace {
 
 constexpr std::uint64_t kMaxTracker = 64;
-constexpr std::uint64_t kMaxConfig = 64 * KiB;
 constexpr std::uint64_t kMaxLook = 64 * MiB;  // of .metadata
-constexpr std::uint64_t kPass = 1 * MiB;
+constexpr std::uint64_t kPiece = 1 * MiB;
 constexpr std::string_view kRelease = "release";
 
 std::string path_in(const std::string& folder, std::string_view name) {
@@ -100,7 +99,7 @@ Kind kind_of_keys(const SourceTree& tree, const std::string& folder) {
   if (!source) return Kind::none;
   const std::uint64_t end = std::min((*source)->size(), kMaxLook);
   Kind kind = Kind::none;
-  ByteVector bytes(static_cast<std::size_t>(std::min(kPass, end)));
+  ByteVector bytes(static_cast<std::size_t>(std::min(kPiece, end)));
   for (std::uint64_t at = 0; at < end;) {
     const auto part = std::span(bytes).first(std::min<std::uint64_t>(bytes.size(), end - at));
     if (!(*source)->read(at, part)) return Kind::none;

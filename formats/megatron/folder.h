@@ -12,6 +12,7 @@ namespace ebb::formats::megatron {
 
 constexpr std::string_view kTracker = "latest_checkpointed_iteration.txt";
 constexpr std::string_view kConfig = "metadata.json";
+constexpr std::uint64_t kMaxConfig = std::uint64_t{64} << 10;
 constexpr std::string_view kCommon = "common.pt";
 constexpr std::string_view kRankFolder = "mp_rank_";
 constexpr std::string_view kCommonKey = "common_state/shard_0_1";

@@ -16,7 +16,7 @@ constexpr std::array<unsigned char, kLegacyMagicBytes> kMagic = {
     0x80, 0x02, 0x8a, 0x0a, 0x6c, 0xfc, 0x9c, 0x46, 0xf9, 0x20, 0x6a, 0xa8, 0x50, 0x19, 0x2e};
 constexpr std::int64_t kVersion = 1001;
 constexpr std::uint64_t kFirstRead = 64 * KiB;
-constexpr std::uint64_t kMaxPickle = 1 * GiB;
+constexpr std::uint64_t kMaxLegacyPickle = 1 * GiB;
 
 class Reader {
  public:
@@ -46,7 +46,7 @@ class Reader {
     const std::uint64_t left = source_.size() - at_;
     const std::string where = compose("{}:{}", source_.name(), at_);
     for (std::uint64_t size = std::min(kFirstRead, left);; size = std::min(size * 4, left)) {
-      EBB_TRY_ASSIGN(ByteVector bytes, read_bytes(source_, at_, size, kMaxPickle));
+      EBB_TRY_ASSIGN(ByteVector bytes, read_bytes(source_, at_, size, kMaxLegacyPickle));
       PickleGraph::End end;
       auto graph = PickleGraph::parse_front(std::move(bytes), where, end);
       if (!graph && end.ran_out && size < left) continue;

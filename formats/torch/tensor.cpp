@@ -11,7 +11,6 @@ namespace ebb::formats {
 namespace {
 
 constexpr std::size_t kMaxDims = 64;
-constexpr int kMaxWrappers = 8;
 constexpr std::string_view kTensorMaker = "_make_in_reduce_ex";  // Transformer Engine's
 
 struct Names {

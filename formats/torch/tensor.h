@@ -33,6 +33,9 @@ struct TorchTensor {
   bool row_major() const;  // dense, in the order of its own shape
 };
 
+// Wrappers around a tensor: a parameter, a tensor with attributes. Looked through, so many at most.
+constexpr int kMaxWrappers = 8;
+
 // True for an object that is a tensor or a parameter, however it is wrapped.
 bool is_torch_tensor(const PickleGraph& graph, PickleId id);
 

@@ -11,7 +11,6 @@
 namespace ebb::formats {
 namespace {
 
-constexpr int kMaxWrappers = 8;
 constexpr std::string_view kShardedHint =
     "all ranks' files are needed: save with torch.distributed.checkpoint.save, or each tensor's "
     "full_tensor()";

@@ -11,14 +11,14 @@ namespace ebb::formats {
 namespace {
 
 constexpr std::uint64_t kAlign = 64;
-constexpr std::uint64_t kFull32 = 0xffffffffu;
+constexpr std::uint64_t kMost32 = 0xffffffffu;
 constexpr std::uint16_t kUtf8Flag = 0x0800;
 constexpr std::uint16_t kDescriptorFlag = 0x0008;
 constexpr std::uint16_t kNeedsZip64 = 45;
 constexpr std::uint16_t kNeedsPlain = 20;
 
 std::uint32_t capped(std::uint64_t value) {
-  return static_cast<std::uint32_t>(std::min(value, kFull32));
+  return static_cast<std::uint32_t>(std::min(value, kMost32));
 }
 
 // `sizes` copies of size and `offsets` of the header's offset, in that order.
@@ -38,7 +38,7 @@ std::uint16_t ZipLayout::flags(const Entry& entry) {
 
 ByteVector ZipLayout::begin(std::string_view name, std::uint64_t size) {
   Entry entry{compose("{}/{}", folder_, name), size, cursor_};
-  const bool wide = size >= kFull32;
+  const bool wide = size >= kMost32;
   const std::uint64_t fixed = 30 + entry.name.size() + (wide ? 20 : 0) + 4;
   const std::uint64_t padding = align_up(cursor_ + fixed, kAlign) - cursor_ - fixed;
   ByteVector out;
@@ -47,8 +47,8 @@ ByteVector ZipLayout::begin(std::string_view name, std::uint64_t size) {
   append_le(out, flags(entry));
   for (int i = 0; i < 3; ++i) append_le(out, std::uint16_t{0});  // stored; no time, no date
   append_le(out, std::uint32_t{0});  // the CRC stands in the descriptor and the directory
-  append_le(out, wide ? capped(kFull32) : std::uint32_t{0});
-  append_le(out, wide ? capped(kFull32) : std::uint32_t{0});
+  append_le(out, wide ? capped(kMost32) : std::uint32_t{0});
+  append_le(out, wide ? capped(kMost32) : std::uint32_t{0});
   append_le(out, static_cast<std::uint16_t>(entry.name.size()));
   append_le(out, static_cast<std::uint16_t>((wide ? 20 : 0) + 4 + padding));
   append_text(out, entry.name);
@@ -68,7 +68,7 @@ ByteVector ZipLayout::end(std::uint32_t crc) {
   append_le(out, std::uint32_t{0x08074b50});
   append_le(out, crc);
   for (int i = 0; i < 2; ++i) {
-    if (entry.size >= kFull32)
+    if (entry.size >= kMost32)
       append_le(out, entry.size);
     else
       append_le(out, static_cast<std::uint32_t>(entry.size));
@@ -115,8 +115,8 @@ ByteVector ZipLayout::directory(std::span<const std::uint32_t> crcs) const {
 }
 
 void ZipLayout::append_central(ByteVector& out, const Entry& entry, std::uint32_t crc) {
-  const int sizes = entry.size >= kFull32 ? 2 : 0;
-  const int offsets = entry.header_at >= kFull32 ? 1 : 0;
+  const int sizes = entry.size >= kMost32 ? 2 : 0;
+  const int offsets = entry.header_at >= kMost32 ? 1 : 0;
   const int extra = sizes + offsets > 0 ? 4 + 8 * (sizes + offsets) : 0;
   append_le(out, std::uint32_t{0x02014b50});
   append_le(out, std::uint16_t{0});

@@ -13,10 +13,10 @@
 namespace ebb::libmuon {
 namespace {
 
-constexpr std::uint64_t kRows = 64, kCols = 256;  // of a job
+constexpr std::uint64_t kJobRows = 64, kJobCols = 256;
 
-EBB_CLONES void add_squares(const float* __restrict row, std::uint64_t count,
-                            double* __restrict sums) {
+EBB_CLONES void add_squares_of_row(const float* __restrict row, std::uint64_t count,
+                                   double* __restrict sums) {
   for (std::uint64_t i = 0; i < count; ++i)
     sums[i] += static_cast<double>(row[i]) * static_cast<double>(row[i]);
 }
@@ -49,16 +49,16 @@ class Normalising {
 
   void run() {
     if (of_rows_)
-      each_run_of(block_.rows(), kRows,
+      each_run_of(block_.rows(), kJobRows,
                   [this](std::uint64_t i) { sums_[i] = sum_of_squares(row(i), block_.cols); });
     else
-      pool_.run(formats::div_ceil(block_.cols, kCols), [this](std::size_t job) {
-        const std::uint64_t first = job * kCols, count = std::min(kCols, block_.cols - first);
+      pool_.run(formats::div_ceil(block_.cols, kJobCols), [this](std::size_t job) {
+        const std::uint64_t first = job * kJobCols, count = std::min(kJobCols, block_.cols - first);
         for (std::uint64_t i = 0; i < block_.rows(); ++i)
-          add_squares(row(i) + first, count, sums_.data() + first);
+          add_squares_of_row(row(i) + first, count, sums_.data() + first);
       });
     decide();
-    each_run_of(block_.rows(), kRows, [this](std::uint64_t i) {
+    each_run_of(block_.rows(), kJobRows, [this](std::uint64_t i) {
       if (of_rows_)
         scale_by_one(factors_[i], block_.cols, row(i));
       else

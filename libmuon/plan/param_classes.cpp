@@ -18,14 +18,14 @@ Error usage(std::string message, std::string hint = {}) {
 }
 
 // PartitionSpec itself, whose name is empty, or one of its parts.
-struct Part {
+struct Partition {
   std::string name;
   Layout::Spec gradients, weights;  // of its first class; the others' meshes begin at other ranks
   std::vector<bool> spans;          // by axis: whether parameters are cut or copied along it
   std::uint32_t params = 0;         // so far
 };
 
-std::string text_of(const Part& part) {
+std::string text_of(const Partition& part) {
   return part.name.empty() ? "the partition of all ranks" : "partition " + part.name;
 }
 
@@ -40,7 +40,7 @@ class Resolver {
     for (const AxisPartition& part : partition_.parts) EBB_TRY(add_part(part));
     class_at(0, 0);
     for (std::uint32_t param = 0; param < model_.params.size(); ++param) EBB_TRY(add_param(param));
-    for (const Part& part : parts_) EBB_TRY(check_lists(part));
+    for (const Partition& part : parts_) EBB_TRY(check_lists(part));
     for (ParamClass& one : classes_) {
       one.shards = shards_of(one.gradients);
       if (!one.slices.empty()) fill_slices(one);
@@ -81,7 +81,7 @@ class Resolver {
   }
 
   Result<> add_whole() {
-    Part part{.name = {}, .gradients = partition_.gradients, .weights = partition_.weights};
+    Partition part{.name = {}, .gradients = partition_.gradients, .weights = partition_.weights};
     part.spans.resize(partition_.axes.size(), true);
     for (Layout::Spec* side : {&part.gradients, &part.weights}) {
       if (!partition_.axes.empty() && side->mesh == Mesh{}) side->mesh = {world_, 1};
@@ -103,10 +103,10 @@ class Resolver {
   }
 
   Result<> add_part(const AxisPartition& spec) {
-    if (std::ranges::find(parts_, spec.name, &Part::name) != parts_.end())
+    if (std::ranges::find(parts_, spec.name, &Partition::name) != parts_.end())
       return usage(compose("partition {} of the world has no name of its own: \"{}\"",
                            parts_.size(), spec.name));
-    Part part{.name = spec.name};
+    Partition part{.name = spec.name};
     const std::string what = text_of(part);
     EBB_TRY_ASSIGN(part.spans, lay(spec.gradients, what + ", gradients", part.gradients));
     EBB_TRY_ASSIGN(const auto weights, lay(spec.weights, what + ", weights", part.weights));
@@ -150,7 +150,7 @@ class Resolver {
   Result<> add_param(std::uint32_t number) {
     const ParamSpec& param = model_.params[number];
     const std::string what = "parameter " + param.name;
-    const auto found = std::ranges::find(parts_, param.partition, &Part::name);
+    const auto found = std::ranges::find(parts_, param.partition, &Partition::name);
     if (found == parts_.end())
       return usage(compose("{} names partition {}, which is none of PartitionSpec::parts", what,
                            param.partition));
@@ -186,7 +186,7 @@ class Resolver {
 
   // The axis that cuts a parameter before its partition does, if one does.
   Result<std::optional<std::size_t>> cut_axis(const std::string& what, const ParamSpec& param,
-                                              const Part& part) const {
+                                              const Partition& part) const {
     if (param.cuts.empty()) return std::optional<std::size_t>();
     if (param.cuts.size() > 1)
       return Error{Code::unsupported, compose("{} is cut over axes {} and {}: one can", what,
@@ -209,7 +209,7 @@ class Resolver {
 
   // The lowest of the ranks that hold the parameter.
   Result<std::uint32_t> first_rank(const std::string& what, const ParamSpec& param,
-                                   const Part& part, std::optional<std::size_t> cut) const {
+                                   const Partition& part, std::optional<std::size_t> cut) const {
     std::vector<bool> known = part.spans;
     if (cut) known[*cut] = true;
     std::uint32_t first = 0;
@@ -253,7 +253,7 @@ class Resolver {
   }
 
   // One for each of the part's parameters.
-  static Result<> check_lists(const Part& part) {
+  static Result<> check_lists(const Partition& part) {
     for (const Layout::Spec* side : {&part.gradients, &part.weights}) {
       const std::size_t wanted = side->policy == Policy::layer_wise ? part.params : 0;
       if (side->owners.size() != wanted)
@@ -289,7 +289,7 @@ class Resolver {
   const PartitionSpec& partition_;
   const std::uint32_t world_;
   std::vector<std::uint32_t> strides_;  // by axis
-  std::vector<Part> parts_;
+  std::vector<Partition> parts_;
   std::vector<ParamClass> classes_;
   std::map<std::pair<std::uint32_t, std::uint32_t>, std::size_t> by_place_;  // partition and rank
 };

@@ -21,7 +21,7 @@ constexpr std::array<std::string_view, 7> kOfEveryStep = {
 struct Elsewhere {
   std::string_view name, where;
 };
-constexpr std::array kElsewhere = {
+constexpr std::array kSetElsewhere = {
     Elsewhere{"max_norm", "StepArgs takes it with every step"},
     Elsewhere{"inv_scale", "StepArgs takes it with every step"},
     Elsewhere{"budget_bytes", "EngineConfig takes it when the engine is opened"},
@@ -41,7 +41,7 @@ auto setting_of(Group& group, std::string_view name) {
 }
 
 std::string where_it_is(const ModelSpec& model, const Group& group, std::string_view name) {
-  for (const auto& [other, where] : kElsewhere)
+  for (const auto& [other, where] : kSetElsewhere)
     if (other == name) return std::string(where);
   for (std::size_t i = 0; i < model.groups.size(); ++i)
     if (Group other = named(model.groups[i]); setting_of(other, name) != other.settings.end())

@@ -24,7 +24,7 @@ std::vector<TileVisit> visits_of_a_step(const StatePlan& plan) {
   return visits;
 }
 
-constexpr std::uint64_t kVerdictBytes = 2 * sizeof(std::uint32_t);
+constexpr std::uint64_t kBothVerdicts = 2 * sizeof(std::uint32_t);
 
 libswap::Lift::Size lifted(const StatePlan& plan) { return {plan.tile_bytes(), plan.tile_elems()}; }
 
@@ -35,7 +35,7 @@ Sweep::Workspace Sweep::workspace(const ModelSpec& model, const StatePlan& plan,
   const std::uint64_t updates = plan.order().room() * sizeof(float);
   const auto matrices = std::span(plan.items()).first(plan.order().items());
   const std::uint64_t scratch = newton_schulz_need(model, matrices, accelerator);
-  const std::uint64_t all = updates + scratch + kVerdictBytes;
+  const std::uint64_t all = updates + scratch + kBothVerdicts;
   if (accelerator != nullptr)
     return {.device = all + libswap::Lift::device_bytes(lifted(plan)), .newton_schulz = scratch};
   return {.host = all, .newton_schulz = scratch};
@@ -60,8 +60,8 @@ Result<std::unique_ptr<Sweep>> Sweep::open(const Parts& parts, TileCache& cache,
   EBB_TRY_ASSIGN(sweep->room_,
                  libswap::allocate(device, parts.plan.order().room() * sizeof(float)));
   EBB_TRY_ASSIGN(sweep->scratch_, libswap::allocate(device, workspace.newton_schulz));
-  EBB_TRY_ASSIGN(sweep->verdicts_, libswap::allocate(device, kVerdictBytes));
-  std::array<std::byte, kVerdictBytes> none{};
+  EBB_TRY_ASSIGN(sweep->verdicts_, libswap::allocate(device, kBothVerdicts));
+  std::array<std::byte, kBothVerdicts> none{};
   parts.pool.help_until(
       libswap::copy(libswap::buffer_of(std::span<std::byte>(none)), sweep->verdicts_.buffer(), {}));
   return sweep;

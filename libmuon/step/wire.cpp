@@ -10,7 +10,7 @@ using libswap::Event;
 
 namespace {
 
-struct Copy {
+struct Upload {
   Buffer from, to;
 };
 
@@ -40,7 +40,7 @@ Result<> Wire::exchange(std::vector<SendBuffer> sends, std::vector<ReceiveBuffer
     }
     send.data = known->second;
   }
-  std::vector<Copy> up;
+  std::vector<Upload> up;
   for (ReceiveBuffer& receive : receives)
     if (!takes(receive.data)) {
       const Buffer here = room_for(receive.data);
@@ -51,7 +51,7 @@ Result<> Wire::exchange(std::vector<SendBuffer> sends, std::vector<ReceiveBuffer
   if (!through) return through.error();
   (*through).wait();
   std::vector<Event> last;
-  for (const Copy& copy : up) last.push_back(libswap::copy(copy.from, copy.to, {}));
+  for (const Upload& one : up) last.push_back(libswap::copy(one.from, one.to, {}));
   libswap::all_of(last).wait();
   return {};
 }

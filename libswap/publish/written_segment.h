@@ -26,7 +26,7 @@ struct RangeCrc {
 };
 
 // The frames of a segment of compressed items: one behind the other from `offset` on.
-struct Frames {
+struct SegmentFrames {
   std::uint64_t offset = 0;  // in the file
   std::vector<std::uint64_t> lengths;
 };
@@ -36,7 +36,7 @@ struct WrittenSegment {
   Shares shares;
   std::vector<RangeCrc> range_crcs;
   std::vector<formats::BlockShare> block_crcs;
-  Frames frames;
+  SegmentFrames frames;
 };
 
 }  // namespace ebb::libswap

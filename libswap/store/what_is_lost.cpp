@@ -13,7 +13,7 @@ namespace {
 
 using formats::native::Manifest;
 
-constexpr std::size_t kMostNamed = 8;
+constexpr std::size_t kMostLost = 8;
 
 Result<Manifest> newest_in(const formats::ByteSource& meta) {
   EBB_TRY_ASSIGN(const auto scan, formats::native::scan_meta(meta));
@@ -63,9 +63,9 @@ Result<std::size_t> largest(Ranks& ranks, std::size_t mine) {
 
 std::string listed(std::string_view what, const std::vector<std::string>& names) {
   std::string text(what);
-  for (std::size_t i = 0; i < std::min(names.size(), kMostNamed); ++i)
+  for (std::size_t i = 0; i < std::min(names.size(), kMostLost); ++i)
     text += (i == 0 ? " " : ", ") + names[i];
-  if (names.size() > kMostNamed) text += compose(" and {} more", names.size() - kMostNamed);
+  if (names.size() > kMostLost) text += compose(" and {} more", names.size() - kMostLost);
   return text;
 }
 

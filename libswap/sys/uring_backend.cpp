@@ -21,7 +21,6 @@ namespace ebb::libswap {
 namespace {
 
 constexpr unsigned kEntries = 256;
-constexpr std::size_t kCapacity = kEntries - 1;  // one is the wake-up's
 constexpr std::uint64_t kWakeTag = ~std::uint64_t{0};
 constexpr unsigned kSlices = 64;                              // of registered memory
 constexpr std::uint64_t kMostSlice = std::uint64_t{1} << 30;  // the kernel's limit
@@ -71,7 +70,7 @@ class UringBackend : public PosixBackend {
   Result<> open_ring();
 
   std::string_view name() const override { return "io_uring"; }
-  std::size_t capacity() const override { return kCapacity; }
+  std::size_t capacity() const override { return kEntries - 1; }  // one is the wake-up's
   void submit(std::span<const RawOp> ops) override;
   std::size_t wait(std::span<RawDone> done) override;
   void wake() override;

@@ -114,7 +114,7 @@ void PackedSegments::resume(const Segment& segment, const WrittenSegment& writte
   settle(segment, written.frames);
 }
 
-void PackedSegments::settle(const Segment& segment, const Frames& frames) {
+void PackedSegments::settle(const Segment& segment, const SegmentFrames& frames) {
   std::uint64_t end = frames.offset;
   for (std::uint64_t i = 0; i < segment.items; ++i) {
     places_[segment.file][segment.first_item + i] = {end, frames.lengths[i]};

@@ -57,7 +57,7 @@ class PackedSegments : public SegmentSource {
   Result<std::uint64_t> pack_item(Packer& packer, const OutputFile& file,
                                   const formats::PackedItem& item, std::span<std::byte> into,
                                   Shares& shares);
-  void settle(const Segment& segment, const Frames& frames) EBB_REQUIRES(mutex_);
+  void settle(const Segment& segment, const SegmentFrames& frames) EBB_REQUIRES(mutex_);
 
   const FragmentReader& reader_;
   const std::vector<OutputFile>& files_;

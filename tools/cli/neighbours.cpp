@@ -23,7 +23,7 @@ namespace {
 namespace fs = std::filesystem;
 using Tree = std::shared_ptr<const formats::SourceTree>;
 
-constexpr std::size_t kMostFolders = 1000;  // looked at by name
+constexpr std::size_t kMostNeighbours = 1000;  // looked at by name
 constexpr std::size_t kMostDescribed = 16;
 constexpr int kLevels = 3;
 
@@ -49,7 +49,7 @@ std::vector<std::string> folders_in(const formats::SourceTree& tree) {
     const std::size_t slash = entry.name.find('/');
     if (slash == std::string::npos || entry.name.starts_with('.')) continue;
     names.insert(entry.name.substr(0, slash));
-    if (names.size() == kMostFolders) break;
+    if (names.size() == kMostNeighbours) break;
   }
   std::vector<std::string> folders(names.begin(), names.end());
   std::ranges::sort(folders, natural_less);
@@ -59,7 +59,7 @@ std::vector<std::string> folders_in(const formats::SourceTree& tree) {
 void find_below(const Tree& tree, const std::string& above, int levels, std::size_t& looks,
                 std::vector<Found>& found) {
   for (const std::string& folder : folders_in(*tree)) {
-    if (looks++ == kMostFolders) return;
+    if (looks++ == kMostNeighbours) return;
     Tree inside = formats::folder_of(tree, folder);
     const std::string name = above + folder;
     if (const auto* format = formats::format_at(*inside))
@@ -188,7 +188,7 @@ std::vector<fs::path> folders_on_disk(const fs::path& folder) {
     std::error_code ignored;
     const bool hidden = at->path().filename().string().starts_with('.');
     if (!hidden && at->is_directory(ignored)) folders.push_back(at->path());
-    if (folders.size() == kMostFolders) break;
+    if (folders.size() == kMostNeighbours) break;
   }
   std::ranges::sort(folders, [](const fs::path& a, const fs::path& b) {
     return natural_less(b.filename().string(), a.filename().string());
