@@ -1,5 +1,5 @@
-# ccache, where it is installed and nobody named another launcher: a build folder that was removed, or
-# a branch that was left and taken up again, costs seconds. Only where Ebb is the project that is
+# ccache, where it is installed and nobody named another launcher: a build folder that was removed,
+# or a branch that was left and taken up again, costs seconds. Only where Ebb is the project that is
 # built. Its manual asks for these liberties, and for -fpch-preprocess, beside precompiled headers.
 if(NOT PROJECT_IS_TOP_LEVEL OR DEFINED CMAKE_CXX_COMPILER_LAUNCHER OR
    NOT CMAKE_CXX_COMPILER_ID STREQUAL "GNU")

@@ -58,9 +58,9 @@ function(ebb_precompile name)
     <set> <string> <string_view> <unordered_map> <utility> <variant> <vector>)
 endfunction()
 
-# ebb_unity(TARGET), behind its last source: with EBB_UNITY those of one folder are compiled together,
-# at most eight at a time. So a name that is a file's own is there once in its folder. Files with
-# flags of their own stay alone.
+# ebb_unity(TARGET), behind its last source: with EBB_UNITY those of one folder are compiled
+# together, at most eight at a time. So a name that is a file's own is there once in its folder.
+# Files with flags of their own stay alone.
 function(ebb_unity target)
   if(NOT EBB_UNITY)
     return()
