@@ -196,7 +196,7 @@ Result<Lines> claim_tools(const Demo& demo, Story& story) {
 
 Result<Lines> claim_deepspeed(const Demo& demo, Story&) {
   const Command command = {demo.program("ckpt-inspect"),
-                           (demo.fixtures / "deepspeed/z3_muon_bf16_w4").string()};
+                           (demo.fixtures / "deepspeed/z3_muon_bf16_w4/data").string()};
   EBB_TRY_ASSIGN(const ToolRun run, run_tool(command));
   std::fprintf(stderr, "%s", run.output.c_str());
   if (run.code != 0)
