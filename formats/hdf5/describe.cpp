@@ -77,7 +77,7 @@ class Describer {
       for (const auto& [path, number] : files_.files()[i].listed) EBB_TRY(add(i, path, number));
     EBB_TRY(prove_coverage(catalog));
     EBB_TRY(read_values(files_, catalog));
-    for (const std::string& note : inferred_names(catalog)) add_note(note);
+    for (const std::string& note : said_by_order(catalog).lines()) add_note(note);
     add_note_on_checksums();
     catalog.world = world_;
     catalog.partition =

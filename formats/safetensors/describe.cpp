@@ -319,7 +319,7 @@ class Describer {
                                                       (files == 1 ? " file" : " files"));
     catalog_.notes.push_back("this format has no checksums: a changed byte of data cannot be seen");
     if (is_sharded(catalog_)) catalog_.notes.emplace_back(kLastShardUnseen);
-    std::ranges::move(inferred_names(catalog_), std::back_inserter(catalog_.notes));
+    std::ranges::move(said_by_order(catalog_).lines(), std::back_inserter(catalog_.notes));
     if (index_)
       for (const std::string& name : index_->unread)
         catalog_.notes.push_back(
