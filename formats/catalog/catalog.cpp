@@ -10,6 +10,15 @@ std::string label_of(const TensorEntry& tensor) {
   return compose("{} ({})", printable(tensor.name), printable(tensor.state));
 }
 
+TensorEntry as_tensor(const UnreadEntry& unread) {
+  TensorEntry tensor;
+  tensor.key = unread.key;
+  tensor.path = unread.path;
+  tensor.name = unread.name;
+  tensor.state = unread.state;
+  return tensor;
+}
+
 Result<> Checkpoint::read(const TensorEntry& tensor, const Chunk& chunk, std::uint64_t first,
                           std::span<std::byte> into) const {
   const auto elems = checked_volume(chunk.box.extent);

@@ -83,6 +83,8 @@ struct UnreadEntry {
   std::string what;   // for people: "a DTensor: one rank's part of a tensor"
   std::string hint;   // what to do about it; may be empty
 };
+// What would be read, for whoever chooses by key, name and state.
+TensorEntry as_tensor(const UnreadEntry& unread);
 
 // What lies in the checkpoint's folder and is no part of what was read.
 struct BesideEntry {

@@ -44,15 +44,6 @@ Result<> check_weights(const Catalog& source, const ConvertRequest& request) {
 
 }  // namespace
 
-TensorEntry as_tensor(const UnreadEntry& unread) {
-  TensorEntry tensor;
-  tensor.key = unread.key;
-  tensor.path = unread.path;
-  tensor.name = unread.name;
-  tensor.state = unread.state;
-  return tensor;
-}
-
 Result<std::vector<std::string>> unread_in(const Catalog& source, const ConvertRequest& request) {
   std::vector<std::string> lines;
   if (source.unread.empty()) return lines;

@@ -14,9 +14,6 @@ namespace ebb::formats {
 // is.
 Result<std::vector<std::string>> unread_in(const Catalog& source, const ConvertRequest& request);
 
-// What would be read, for whoever chooses by key, name and state.
-TensorEntry as_tensor(const UnreadEntry& unread);
-
 // What to do about lines of unread_in.
 std::string hint_about_unread(const Catalog& source);
 

@@ -339,11 +339,9 @@ class Describer {
         {index_.files[item.file], item.offset, item.length, item.zstd}, purse_);
     if (!part) return std::move(part).error().about("value " + json_string(stored.key));
     if (stored.path.empty()) stored.path = {stored.key};
-    for (UnreadInside& inside : part->unread) {
-      UnreadEntry entry = entry_of(inside, stored.path);
-      add_unread({.key = entry.key, .path = entry.path, .name = entry.name, .state = entry.state},
-                 std::move(inside.form), catalog(), unread_);
-    }
+    for (UnreadInside& inside : part->unread)
+      add_unread(as_tensor(entry_of(inside, stored.path)), std::move(inside.form), catalog(),
+                 unread_);
     if (part->value)
       catalog().values.push_back(
           {std::move(stored.key), std::move(stored.path), std::move(*part->value)});

@@ -5,7 +5,6 @@
 #include <tuple>
 
 #include "ebb/formats/conversion/glob.h"
-#include "ebb/formats/conversion/unread.h"
 #include "ebb/formats/core/json_text.h"
 #include "ebb/formats/core/nearest.h"
 #include "ebb/formats/core/units.h"
