@@ -2,6 +2,7 @@
 #pragma once
 
 #include <string>
+#include <string_view>
 #include <vector>
 
 namespace ebb::test_support {
@@ -11,6 +12,10 @@ struct Outcome {
   std::string out;
   std::string err;
 };
+// Whether the part stands in a text that a program said.
+inline bool says(const std::string& text, std::string_view part) {
+  return text.find(part) != std::string::npos;
+}
 
 // A program that is still running. REQUIRES: wait() is called once.
 class RunningProgram {

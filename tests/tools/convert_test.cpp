@@ -255,9 +255,7 @@ TEST(ConvertRefuses, ToPassOnACallThatNoValueShows) {
     const std::string source = scratch / "source", out = scratch / "out";
     fs::copy(fs::path(EBB_FIXTURES) / fixture, source, fs::copy_options::recursive);
     const ByteVector bytes = test_support::with_hidden_call(source + "/" + file);
-    std::ofstream(source + "/" + file, std::ios::binary)
-        .write(reinterpret_cast<const char*>(bytes.data()),
-               static_cast<std::streamsize>(bytes.size()));
+    std::ofstream(source + "/" + file, std::ios::binary) << formats::text_of(bytes);
     const std::string shown =
         "\n  unsafe    \"posix.system\": Python may call it when it loads value \"pickle of " +
         file;

@@ -17,14 +17,11 @@ namespace {
 namespace fs = std::filesystem;
 using test_support::Outcome;
 using test_support::run_program;
+using test_support::says;
 using test_support::ScratchDirectory;
 
 Outcome convert(const std::vector<std::string>& arguments) {
   return run_program("ckpt-convert", arguments);
-}
-
-bool says(const std::string& text, const std::string& words) {
-  return text.find(words) != std::string::npos;
 }
 
 std::string written(const std::string& path, const std::string& lines) {

@@ -17,14 +17,11 @@ using formats::PickleWriter;
 using test_support::Outcome;
 using test_support::plain_tensor;
 using test_support::run_program;
+using test_support::says;
 using test_support::ScratchDirectory;
 
 using Flags = std::vector<std::string>;
 using Write = std::function<void(PickleWriter&)>;
-
-bool says(const std::string& text, std::string_view what) {
-  return text.find(what) != std::string::npos;
-}
 
 class Parts : public testing::Test {
  protected:
@@ -73,9 +70,7 @@ class Parts : public testing::Test {
     });
     const std::string path = scratch_ / "x.pt";
     const ByteVector bytes = test_support::archive_around(pickle.finish());
-    std::ofstream(path, std::ios::binary)
-        .write(reinterpret_cast<const char*>(bytes.data()),
-               static_cast<std::streamsize>(bytes.size()));
+    std::ofstream(path, std::ios::binary) << formats::text_of(bytes);
     return path;
   }
 

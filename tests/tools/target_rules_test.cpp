@@ -63,9 +63,7 @@ class TargetRules : public testing::Test {
     write(test_support::archive_around(pickle.finish()));
   }
   void write(const ByteVector& bytes) {
-    std::ofstream(path(), std::ios::binary)
-        .write(reinterpret_cast<const char*>(bytes.data()),
-               static_cast<std::streamsize>(bytes.size()));
+    std::ofstream(path(), std::ios::binary) << formats::text_of(bytes);
   }
   std::string path() const { return scratch_ / "x.pt"; }
 

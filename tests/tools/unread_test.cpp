@@ -17,6 +17,7 @@ using formats::PickleWriter;
 using test_support::Outcome;
 using test_support::plain_tensor;
 using test_support::run_program;
+using test_support::says;
 using test_support::ScratchDirectory;
 
 using Write = std::function<void(PickleWriter&)>;
@@ -57,9 +58,7 @@ class Unread : public testing::Test {
     write(test_support::archive_around(pickle.finish()));
   }
   void write(const ByteVector& bytes) {
-    std::ofstream(path(), std::ios::binary)
-        .write(reinterpret_cast<const char*>(bytes.data()),
-               static_cast<std::streamsize>(bytes.size()));
+    std::ofstream(path(), std::ios::binary) << formats::text_of(bytes);
   }
   std::string path() const { return scratch_ / "x.pt"; }
   Outcome inspect(std::vector<std::string> flags = {}) const {
@@ -73,10 +72,6 @@ class Unread : public testing::Test {
 
   ScratchDirectory scratch_;
 };
-
-bool says(const std::string& text, std::string_view what) {
-  return text.find(what) != std::string::npos;
-}
 
 TEST_F(Unread, StatesAreOnEveryScreenAndTheRestIsSound) {
   save(plain, k8Bit);

@@ -20,9 +20,7 @@ void write_safetensors(const std::string& path, const std::string& dtype, const 
 // Writes any file, and makes the folders that it lies in.
 void write(const std::string& path, const std::string& text = "x");
 
-inline bool says(const std::string& text, const std::string& part) {
-  return text.find(part) != std::string::npos;
-}
+using test_support::says;
 
 // The little-endian bytes of numbers.
 template <typename Number>

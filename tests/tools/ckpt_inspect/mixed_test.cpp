@@ -58,9 +58,7 @@ void save_dcp(const Counters& counters, const std::string& folder) {
     ASSERT_TRUE(source);
     ByteVector bytes((*source)->size());
     ASSERT_TRUE((*source)->read(0, bytes));
-    std::ofstream(folder + "/" + entry.name, std::ios::binary)
-        .write(reinterpret_cast<const char*>(bytes.data()),
-               static_cast<std::streamsize>(bytes.size()));
+    std::ofstream(folder + "/" + entry.name, std::ios::binary) << formats::text_of(bytes);
   }
 }
 

@@ -117,9 +117,8 @@ std::string with_settings(const ScratchDirectory& scratch,
   const std::string path = scratch / "made";
   std::filesystem::create_directory(path);
   for (const auto& entry : (*tree)->entries()) {
-    const ByteVector& file = (*tree)->bytes_of(entry.name);
     std::ofstream(path + "/" + entry.name, std::ios::binary)
-        .write(reinterpret_cast<const char*>(file.data()), static_cast<long>(file.size()));
+        << formats::text_of((*tree)->bytes_of(entry.name));
   }
   return path;
 }
