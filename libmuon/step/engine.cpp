@@ -47,10 +47,9 @@ void Engine::Impl::end_step() {
   if (!std::exchange(under_way.in_flight, false)) return;
   const Flow::Ended ended = run->wait();
   take_counted();
-  const auto& [in_flight, result, began, name] = under_way;
-  stats.step_s += std::chrono::duration<double>(ended.at - began).count();
+  stats.step_s += std::chrono::duration<double>(ended.at - under_way.began).count();
   if (libswap::Trace* const trace = setup.config.trace)
-    trace->add_step(setup.rank(), name, steps.now() + 1, began, ended.at);
+    trace->add_step(setup.rank(), under_way.name, steps.now() + 1, under_way.began, ended.at);
   outcome = outcome_of(ended);
 }
 

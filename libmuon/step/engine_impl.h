@@ -1,8 +1,9 @@
 // Private to libmuon/step: the rooms of an Engine, and what wires them. docs/engine.md has the
 // picture, and who writes what on which thread.
-//   engine.cpp        its calls, the end of a step   engine_open.cpp  create, resume, transfer,
-//   load before_step.cpp   what ranks decide before one   recovery.cpp     the ways out of a
-//   stopped one
+//   engine.cpp       its calls, and how a step ends
+//   engine_open.cpp  create, resume, transfer, load
+//   before_step.cpp  what ranks decide before a step
+//   recovery.cpp     the ways out of a step that stopped
 #pragma once
 
 #include <memory>

@@ -72,8 +72,7 @@ Result<> CoveringRank::open(libswap::IoQueue& io, libswap::SwapDirectory& swap) 
   return engine_->install_weights();
 }
 
-// --- gradients
-// ------------------------------------------------------------------------------------
+// --- gradients ---
 
 // The halves of what is added, and the parts of a sum, make what is handed in otherwise: exactly,
 // also in bf16.
@@ -148,8 +147,7 @@ float CoveringRank::part_of_sum(std::uint32_t param) const {
   return copy + 1 < run_.copies ? 1 : 0;
 }
 
-// --- steps
-// ----------------------------------------------------------------------------------------
+// --- steps ---
 
 Result<> CoveringRank::step() {
   const libmuon::EngineStats before = engine_->stats();

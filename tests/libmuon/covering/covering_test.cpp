@@ -199,6 +199,10 @@ TEST(Pairs, AreAllInTheArrayButThoseThatAreRefusedOrNotHere) {
   EXPECT_EQ(sets_of(all, 2).size(), open + never);
   std::printf("%zu rows: %zu of %zu pairs; %zu are refused or not here\n", rows.size(),
               found.size(), open + never, never);
+  for (const NotHere& each : not_here())
+    for (const std::string_view one : each.pairs.ones)
+      std::printf("not here: %s\n",
+                  compose("{} with {}: {}", one, each.pairs.others.front(), each.why).c_str());
 }
 
 // Three ranks that share each parameter: what is refused at all is refused there.
