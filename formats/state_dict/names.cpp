@@ -366,6 +366,7 @@ std::set<std::string_view> mere_numbers(const Catalog& source) {
       if (below && is_index(name.substr(at.empty() ? 0 : at.size() + 1))) names.insert(name);
     }
   }
+  if (names.empty()) return names;
   for (const TensorEntry& tensor : source.tensors)
     if (tensor.state == "param") names.erase(tensor.name);
   return names;
