@@ -1,4 +1,5 @@
-// What the two parts of the emulation share: a block begins, which thread runs.
+// What the two parts of the emulation share: a block that uses shared memory of a launch begins,
+// which thread runs.
 #pragma once
 
 #include <cstddef>

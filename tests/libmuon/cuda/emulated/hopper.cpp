@@ -3,6 +3,7 @@
 // result must be the same.
 #include <algorithm>
 #include <cstring>
+#include <numeric>
 #include <vector>
 
 #include "ebb/formats/core/check.h"
@@ -56,7 +57,8 @@ std::byte* at(std::uint32_t address) {
 }
 
 void copy(const Copy& one) {
-  EBB_CHECK(one.to % 16 == 0 && one.bytes <= 16);
+  EBB_CHECK(one.to % 16 == 0 && reinterpret_cast<std::uintptr_t>(one.from) % 16 == 0);
+  EBB_CHECK(one.bytes <= 16);
   std::memset(at(one.to), 0, 16);
   std::memcpy(at(one.to), one.from, one.bytes);
 }
@@ -73,17 +75,24 @@ std::uint16_t number(std::uint64_t descriptor, unsigned row, unsigned k) {
   return bits;
 }
 
+using Row = std::array<float, cuda::kProductDepth>;
+Row row_of(const Product& of, std::uint64_t descriptor, unsigned row) {
+  Row numbers;
+  for (unsigned k = 0; k < numbers.size(); ++k) numbers[k] = of.widen(number(descriptor, row, k));
+  return numbers;
+}
+
 // The share of the thread that asked (PTX ISA, "Register Fragments for wgmma.mma_async.m64nNk16").
 void multiply(const Product& of, std::size_t thread) {
   const auto warp = static_cast<unsigned>(thread % 128 / 32);
   const auto lane = static_cast<unsigned>(thread % 32);
-  for (unsigned i = 0; i < 64; ++i) {
-    const unsigned row = warp * 16 + lane / 4 + i / 2 % 2 * 8;
-    const unsigned col = i / 4 * 8 + lane % 4 * 2 + i % 2;
-    float sum = 0;
-    for (unsigned k = 0; k < 16; ++k)
-      sum += of.widen(number(of.left, row, k)) * of.widen(number(of.right, col, k));
-    of.sums[i] += sum;
+  const unsigned row = warp * 16 + lane / 4;
+  const std::array rows = {row_of(of, of.left, row), row_of(of, of.left, row + 8)};
+  for (unsigned i = 0; i < 32; ++i) {
+    const Row col = row_of(of, of.right, i / 2 * 8 + lane % 4 * 2 + i % 2);
+    for (unsigned low = 0; low < 2; ++low)
+      of.sums[i / 2 * 4 + low * 2 + i % 2] +=
+          std::inner_product(col.begin(), col.end(), rows[low].begin(), 0.0f);
   }
 }
 
