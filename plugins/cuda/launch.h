@@ -1,5 +1,4 @@
-// One function a kernel: gives it to a stream and returns. Where there is no GPU, tests link others
-// of these names, which do the same with the host's kernels.
+// One function a kernel: gives it to a stream and returns.
 #pragma once
 
 #include <cuda_runtime_api.h>

@@ -51,7 +51,7 @@ class CudaEmulated : public testing::Test {
   }
 
  private:
-  libswap::SharedLibrary library_ = *libswap::SharedLibrary::open(EBB_CUDA_EMULATED);
+  libswap::SharedLibrary library_ = *libswap::SharedLibrary::open(EBB_CUDA_STUB);
   std::mt19937 random_{1};
 };
 

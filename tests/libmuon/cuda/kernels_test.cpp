@@ -333,14 +333,14 @@ TEST(CudaKernels, BitsDoNotDependOnHowManyMatricesAreOrthogonalizedAtOnce) {
       return std::vector<float>(of.begin() + static_cast<std::ptrdiff_t>(i * block.span()),
                                 of.begin() + static_cast<std::ptrdiff_t>((i + 1) * block.span()));
     };
-    const std::uint64_t before = both.plugged.products();
+    const std::uint64_t before = both.plugged.calls("cublasLtMatmul");
     const auto seven = on_device(both, spec, block, all);
-    const std::uint64_t together = both.plugged.products() - before;
+    const std::uint64_t together = both.plugged.calls("cublasLtMatmul") - before;
     const auto three =
         on_device(both, spec, block,
                   {all.begin(), all.begin() + static_cast<std::ptrdiff_t>(3 * block.span())});
     // Of the stub; nothing is known of a device's.
-    EXPECT_EQ(both.plugged.products() - before - together, 3 * together);
+    EXPECT_EQ(both.plugged.calls("cublasLtMatmul") - before - together, 3 * together);
     for (std::uint64_t i = 0; i < 7; ++i) {
       const auto alone = on_device(both, spec, block, at(all, i));
       EXPECT_TRUE(same_bits(alone, at(seven, i)));
@@ -371,9 +371,13 @@ TEST(CudaStubKernels, ThatFailSayWhichWorkItWas) {
   const MuonSpec spec = MuonSpec::keller();
   const Block block = Block::matrix(10, 16);
   const std::vector<std::pair<const char*, std::string>> failures = {
-      {"launch_norms", "norms"},      {"launch_load", "loading"},
-      {"launch_mirror", "mirroring"}, {"cublasLtMatmul", "cublasLtMatmul"},
-      {"launch_store", "storing"},    {"algorithms", "cuBLASLt has no algorithm"}};
+      {"sums_kernel", "norms"},
+      {"decide_kernel", "norms"},
+      {"load_kernel", "loading"},
+      {"cublasLtMatmul", "cublasLtMatmul"},
+      {"mirror_kernel", "mirroring"},
+      {"store_kernel", "storing"},
+      {"algorithms", "cuBLASLt has no algorithm"}};
   for (const auto& [function, what] : failures) {
     Both both;
     Floats u(both.plugged.device(), gaussian(block.span(), 1), DType::f32);

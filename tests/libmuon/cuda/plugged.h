@@ -49,19 +49,15 @@ class Plugged {
   libswap::PluginDevice& device() { return *device_; }
   libmuon::Accelerator& accelerator() { return *accelerator_; }
 
-  void fail(const char* function, std::uint32_t calls = 0) {
-    call(ebb_stub_fail, "ebb_stub_fail", function, calls);
+  void fail(const char* name, std::uint32_t calls = 0) {
+    call(ebb_stub_fail, "ebb_stub_fail", name, calls);
   }
+  std::uint64_t calls(const char* name) { return call(ebb_stub_calls, "ebb_stub_calls", name); }
   std::uint64_t allocated() { return call(ebb_stub_allocated, "ebb_stub_allocated"); }
   std::uint64_t pinned() { return call(ebb_stub_pinned, "ebb_stub_pinned"); }
   void make_symmetric(std::uint64_t from, bool wrong = false) {
     call(ebb_stub_symmetric, "ebb_stub_symmetric", from, wrong ? 1u : 0u);
   }
-  std::uint64_t symmetric_products() {
-    return call(ebb_stub_symmetric_products, "ebb_stub_symmetric_products");
-  }
-  std::uint64_t graphs() { return call(ebb_stub_graphs, "ebb_stub_graphs"); }
-  std::uint64_t products() { return call(ebb_stub_products, "ebb_stub_products"); }
 
   // A function of the stub's, found in the plugin by its name; the first argument gives its type.
   template <typename Answer, typename... Arguments, typename... Given>

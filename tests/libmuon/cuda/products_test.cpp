@@ -54,10 +54,10 @@ TEST(CudaStubProducts, AreTheDevicesOwnWhereThatWasChosen) {
   Both both(0, 16);
   const auto own = [&](const MuonSpec& spec, Shape shape, std::uint32_t choice) {
     both.there->choose(choice);
-    const std::uint64_t before = both.plugged.symmetric_products();
+    const std::uint64_t before = both.plugged.calls("symmetric_kernel");
     const Block block = Block::matrix(shape.rows, shape.cols);
     on_device(both, spec, block, gaussian(block.span(), 1));
-    return both.plugged.symmetric_products() - before;
+    return both.plugged.calls("symmetric_kernel") - before;
   };
   const MuonSpec standard = *preset("torch"), gram = *preset("gram");
   const std::uint64_t iterations = standard.iterations.size();
@@ -103,7 +103,7 @@ TEST(CudaStubProducts, ThatAreWrongOrCannotBeMeasuredAreNotChosen) {
   ASSERT_TRUE(found);
   EXPECT_EQ(found->choice, 0u);
   EXPECT_NE(found->note.find("no memory"), std::string::npos) << found->note;
-  plugged.fail("launch_symmetric");
+  plugged.fail("symmetric_kernel");
   EXPECT_FALSE(plugged.accelerator().measure());
 }
 
@@ -149,11 +149,11 @@ std::vector<std::vector<float>> alone(Both& both, int times) {
 
 TEST(CudaKernels, OrthogonalizeTheSamePlaceAgainWithTheSameBits) {
   Both both;
-  const std::uint64_t before = both.plugged.graphs();
+  const std::uint64_t before = both.plugged.calls("cudaGraphLaunch");
   EXPECT_EQ(again(both, 4), alone(both, 4));
   // Of the stub; nothing is known of a device's. Not the first time.
-  if (before != 0 || both.plugged.graphs() != 0) {
-    EXPECT_GE(both.plugged.graphs() - before, 3u);
+  if (before != 0 || both.plugged.calls("cudaGraphLaunch") != 0) {
+    EXPECT_GE(both.plugged.calls("cudaGraphLaunch") - before, 3u);
   }
 }
 
@@ -170,9 +170,9 @@ TEST(CudaStubProducts, AreGivenPlainlyWhereADriverMakesNoGraph) {
     EXPECT_EQ(again(both, 4), wanted) << function;
     EXPECT_TRUE(both.plugged.device().status()) << function;
   }
-  for (const char* const function : {"cudaGraphLaunch", "launch_load"}) {
+  for (const char* const function : {"cudaGraphLaunch", "load_kernel"}) {
     Both both;
-    if (function == std::string("launch_load"))
+    if (function == std::string("load_kernel"))
       both.plugged.fail(function, 1);  // the one that is captured
     else
       both.plugged.fail(function);

@@ -97,7 +97,7 @@ TEST(CudaStubSteps, OnADeviceThatFailsStopAndGoOnFromTheLastSnapshot) {
   }
   std::uint64_t stopped = 0;
   for (const char* const function :
-       {"launch_look", "launch_prepare", "cublasLtMatmul", "launch_finish", "launch_adamw",
+       {"look_kernel", "prepare_kernel", "cublasLtMatmul", "finish_kernel", "adamw_kernel",
         "cudaMemcpyAsync", "cudaEventSynchronize", "cudaEventRecord"})
     for (const std::uint32_t calls : {0u, 9u, 60u}) {
       const TempDir directory;
@@ -129,7 +129,7 @@ TEST(CudaStubSteps, OnADeviceThatFailsStopAndGoOnFromTheLastSnapshot) {
 
 // The step itself, not the call behind it: what the device did not compute is handed out to nobody.
 TEST(CudaStubSteps, OnADeviceThatFailsAreNotCalledDone) {
-  for (const char* const function : {"launch_prepare", "launch_finish", "launch_adamw"})
+  for (const char* const function : {"prepare_kernel", "finish_kernel", "adamw_kernel"})
     for (const std::uint64_t chunk : {5000u, 1u << 28}) {
       const TempDir directory;
       Plugged plugged;
@@ -353,10 +353,10 @@ TEST(CudaStubSteps, MultiplyAsAllRanksAgree) {
       setup.model.groups[0] = *libmuon::preset("keller");  // in bf16
       setup.ranks = 2;
       setup.placement = placement;
-      const std::uint64_t before = plugged.symmetric_products();
+      const std::uint64_t before = plugged.calls("symmetric_kernel");
       const TempDir directory;
       EXPECT_EQ(train(setup, directory.path(), 1).error, "");
-      return plugged.symmetric_products() - before;
+      return plugged.calls("symmetric_kernel") - before;
     };
     EXPECT_EQ(own(0), 0u);
     EXPECT_GT(own(Measured::kOwn), 0u);

@@ -10,8 +10,11 @@ struct Symmetric;
 extern "C" {
 // Work begins up to so many microseconds late, and so is its end known.
 void ebb_stub_late(std::uint32_t microseconds);
-// The call of that name after `calls` more fails, and all behind it; a null name: none.
-void ebb_stub_fail(const char* function, std::uint32_t calls);
+// The call of that function, or launch of that kernel, after `calls` more fails, and all behind it;
+// a null name: none.
+void ebb_stub_fail(const char* name, std::uint32_t calls);
+// How many have not failed so far.
+std::uint64_t ebb_stub_calls(const char* name);
 // Bytes of the device that are allocated; of the host that are pinned.
 std::uint64_t ebb_stub_allocated();
 std::uint64_t ebb_stub_pinned();
@@ -24,16 +27,10 @@ void* ebb_stub_open_stream();
 void ebb_stub_close_stream(void* stream);
 // Work of such a stream: adds one to `count` elements of the device's memory.
 void ebb_stub_add_one(void* stream, float* numbers, std::uint64_t count);
-// Products that were multiplied matrix by matrix, and how many altogether.
-std::uint64_t ebb_stub_products();
 // Symmetric products of the device's own: from how many rows on they are faster, 0: it has none;
 // and whether they are wrong. Before the device is opened.
 void ebb_stub_symmetric(std::uint64_t faster_from, std::uint32_t wrong);
-// How many of them were made, and how many graphs were launched.
-std::uint64_t ebb_stub_symmetric_products();
-std::uint64_t ebb_stub_graphs();
-// Of kernels that run on the host: a product of the host's memory, as on a device that has so many
-// processors.
+// One of them, of the host's memory, as on a device that has so many processors.
 void ebb_emulated_symmetric(const ebb::cuda::Symmetric* product, unsigned processors);
 // The ncclComm_t of each rank of a new group, whose calls answer ncclInProgress unless it blocks;
 // ends the waiting in one's; and one itself.

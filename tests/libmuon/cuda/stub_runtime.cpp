@@ -1,9 +1,9 @@
 // The runtime: memory, streams, events, contexts.
 #include <cuda.h>
+#include <sys/mman.h>
 
 #include <atomic>
 #include <condition_variable>
-#include <cstdlib>
 #include <cstring>
 #include <map>
 #include <memory>
@@ -11,17 +11,15 @@
 #include <string>
 
 #include "ebb/formats/core/check.h"
+#include "ebb/formats/core/units.h"
 #include "tests/libmuon/cuda/stub.h"
 #include "tests/libmuon/cuda/stub_control.h"
 #include "tests/libmuon/cuda/stub_stream.h"
 
 namespace {
 
-// Of the device's addresses, so that the host cannot use them. Where kernels do run on the host: 0.
-#ifndef EBB_STUB_MOVED
-#define EBB_STUB_MOVED (std::uint64_t{1} << 60)
-#endif
-constexpr std::uint64_t kMoved = EBB_STUB_MOVED;
+// Added to the device's addresses, so that the host cannot use them.
+constexpr std::uint64_t kMoved = std::uint64_t{1} << 60;
 
 // What an event's record means: passed when the stream has come to it.
 struct Signal {
@@ -45,6 +43,7 @@ struct State {
   std::atomic<std::uint64_t> copied_unpinned = 0;
   std::string failing;
   std::uint32_t calls_left = 0;
+  std::map<std::string, std::uint64_t, std::less<>> calls;
   std::atomic<std::uint32_t> late = 0;
   std::atomic<std::uint32_t> seed = 1;
 };
@@ -67,12 +66,33 @@ cudaError_t checked(const char* function) {
   return ebb::stub::fails(function) ? cudaErrorUnknown : cudaSuccess;
 }
 
-bool of_device(std::uintptr_t address) {
-  if (kMoved != 0) return address >= kMoved;
+bool of_device(std::uintptr_t address) { return address >= kMoved; }
+
+// Where the memory ends that an address of the device lies in, or just behind; without: 0.
+std::uint64_t end_of_memory(std::uint64_t address) {
   const std::lock_guard lock(state().mutex);
-  auto behind = state().allocated.upper_bound(address);
-  return behind != state().allocated.begin() &&
-         (--behind, address < behind->first + behind->second);
+  const auto& allocated = state().allocated;
+  auto found = allocated.upper_bound(address - kMoved);
+  if (found == allocated.begin()) return 0;
+  const auto& [first, bytes] = *--found;
+  return address - kMoved <= first + bytes ? first + bytes : 0;
+}
+
+// Of pages of its own: who writes behind its end is stopped there.
+constexpr std::uint64_t kPage = 4096, kUnit = 256;  // addresses are multiples of this
+std::byte* map(std::uint64_t bytes) {
+  const std::uint64_t pages = ebb::formats::align_up(bytes, kPage);
+  void* const first =
+      ::mmap(nullptr, pages + kPage, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  EBB_CHECK(first != MAP_FAILED);
+  std::byte* const end = static_cast<std::byte*>(first) + pages;
+  EBB_CHECK(::mprotect(end, kPage, PROT_NONE) == 0);
+  return end - ebb::formats::align_up(bytes, kUnit);
+}
+void unmap(std::byte* memory, std::uint64_t bytes) {
+  const std::uint64_t pages = ebb::formats::align_up(bytes, kPage);
+  std::byte* const end = memory + ebb::formats::align_up(bytes, kUnit);
+  EBB_CHECK(::munmap(end - pages, pages + kPage) == 0);
 }
 
 std::byte* bytes_at(const void* address, std::uint64_t bytes) {
@@ -107,14 +127,12 @@ struct CUevent_st {
 namespace ebb::stub {
 
 std::byte* open(const void* address, std::uint64_t bytes) {
-  const std::uint64_t first = reinterpret_cast<std::uintptr_t>(address) - kMoved;
-  State& all = state();
-  const std::lock_guard lock(all.mutex);
-  auto found = all.allocated.upper_bound(first);
-  EBB_CHECK(found != all.allocated.begin());
-  --found;
-  EBB_CHECK(first + bytes <= found->first + found->second);
-  return reinterpret_cast<std::byte*>(first);
+  const auto value = reinterpret_cast<std::uintptr_t>(address);
+  EBB_CHECK(value - kMoved + bytes <= end_of_memory(value));
+  return reinterpret_cast<std::byte*>(value - kMoved);
+}
+std::uint64_t on_host(std::uint64_t word) {
+  return of_device(word) && end_of_memory(word) != 0 ? word - kMoved : word;
 }
 
 std::uint32_t late() { return state().late; }
@@ -122,12 +140,13 @@ std::uint32_t next_seed() { return ++state().seed; }
 
 void enqueue(cudaStream_t stream, std::function<void()> work) { stream->add(std::move(work)); }
 
-bool fails(const char* function) {
+bool fails(std::string_view name) {
   State& all = state();
   const std::lock_guard lock(all.mutex);
-  if (all.failing != function) return false;
-  if (all.calls_left == 0) return true;
-  --all.calls_left;
+  const bool meant = all.failing == name;
+  if (meant && all.calls_left == 0) return true;
+  if (meant) --all.calls_left;
+  ++all.calls[std::string(name)];
   return false;
 }
 
@@ -136,10 +155,15 @@ bool fails(const char* function) {
 extern "C" {
 
 void ebb_stub_late(std::uint32_t microseconds) { state().late = microseconds; }
-void ebb_stub_fail(const char* function, std::uint32_t calls) {
+void ebb_stub_fail(const char* name, std::uint32_t calls) {
   const std::lock_guard lock(state().mutex);
-  state().failing = function == nullptr ? "" : function;
+  state().failing = name == nullptr ? "" : name;
   state().calls_left = calls;
+}
+std::uint64_t ebb_stub_calls(const char* name) {
+  const std::lock_guard lock(state().mutex);
+  const auto found = state().calls.find(name);
+  return found == state().calls.end() ? 0 : found->second;
 }
 std::uint64_t ebb_stub_allocated() {
   const std::lock_guard lock(state().mutex);
@@ -208,7 +232,7 @@ cudaError_t cudaInitDevice(int, unsigned, unsigned) { return cudaSuccess; }
 cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int) {
   *properties = {};
   std::strcpy(properties->name, "Stub");
-  properties->major = ebb::stub::symmetric().faster_from != 0 ? 9 : 8;
+  properties->major = ebb::stub::has_symmetric() ? 9 : 8;
   properties->multiProcessorCount = 4;
   return cudaSuccess;
 }
@@ -216,9 +240,8 @@ cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int) {
 cudaError_t cudaMalloc(void** memory, std::size_t bytes) {
   EBB_CHECK(contexts > 0);
   if (ebb::stub::fails("cudaMalloc")) return cudaErrorMemoryAllocation;
-  const std::uint64_t rounded = (bytes + 255) / 256 * 256;
-  auto* const raw = static_cast<std::byte*>(std::aligned_alloc(256, rounded));
-  std::memset(raw, 0x7f, rounded);
+  std::byte* const raw = map(bytes);
+  std::memset(raw, 0x7f, bytes);
   const std::lock_guard lock(state().mutex);
   state().allocated[reinterpret_cast<std::uintptr_t>(raw)] = bytes;
   *memory = reinterpret_cast<void*>(reinterpret_cast<std::uintptr_t>(raw) + kMoved);
@@ -228,8 +251,10 @@ cudaError_t cudaFree(void* memory) {
   EBB_CHECK(contexts > 0);
   const std::uint64_t address = reinterpret_cast<std::uintptr_t>(memory) - kMoved;
   const std::lock_guard lock(state().mutex);
-  EBB_CHECK(state().allocated.erase(address) == 1);
-  std::free(reinterpret_cast<void*>(address));
+  const auto freed = state().allocated.find(address);
+  EBB_CHECK(freed != state().allocated.end());
+  unmap(reinterpret_cast<std::byte*>(address), freed->second);
+  state().allocated.erase(freed);
   return cudaSuccess;
 }
 cudaError_t cudaHostRegister(void* memory, std::size_t bytes, unsigned) {
