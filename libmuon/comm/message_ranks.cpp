@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "ebb/libmuon/comm/byte_lane.h"
+#include "ebb/libmuon/comm/home_ranks.h"
 #include "ebb/libmuon/comm/meeting.h"
 #include "ebb/libmuon/comm/message_world.h"
 
@@ -421,7 +422,7 @@ Result<std::unique_ptr<Communicator>> make_message_ranks(std::unique_ptr<Transpo
   EBB_TRY_ASSIGN(const std::uint32_t channel, world->open_channel());
   auto ranks = std::make_unique<MessageRank>(world, channel);
   EBB_TRY(ranks->greet(able));
-  return std::unique_ptr<Communicator>(std::move(ranks));
+  return at_home(std::move(ranks));
 }
 
 }  // namespace ebb::libmuon

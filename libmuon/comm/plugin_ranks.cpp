@@ -8,6 +8,7 @@
 #include <string>
 #include <utility>
 
+#include "ebb/libmuon/comm/home_ranks.h"
 #include "ebb/libmuon/comm/meeting.h"
 #include "ebb/libswap/device/device_queue.h"
 #include "ebb/libswap/sys/mutex.h"
@@ -322,7 +323,8 @@ Result<std::unique_ptr<Communicator>> make_plugin_ranks(libswap::PluginDevice& d
     const libswap::MutexLock lock(world->mutex);
     world->spare.assign(groups.begin() + 1, groups.end());
   }
-  return PluginRanks::open(world, groups.front());
+  EBB_TRY_ASSIGN(auto ranks, PluginRanks::open(world, groups.front()));
+  return at_home(std::move(ranks));
 }
 
 }  // namespace ebb::libmuon

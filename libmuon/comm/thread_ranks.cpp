@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "ebb/libmuon/comm/communicator.h"
+#include "ebb/libmuon/comm/home_ranks.h"
 #include "ebb/libmuon/comm/meeting.h"
 #include "ebb/libswap/sys/mutex.h"
 
@@ -268,7 +269,7 @@ std::vector<std::unique_ptr<Communicator>> make_thread_ranks(std::uint32_t world
   ranks.reserve(world);
   for (std::uint32_t rank = 0; rank < world; ++rank)
     ranks.push_back(
-        std::make_unique<ThreadRank>(tables, table, Rank{rank}, ThreadRank::Kind::first));
+        at_home(std::make_unique<ThreadRank>(tables, table, Rank{rank}, ThreadRank::Kind::first)));
   return ranks;
 }
 

@@ -14,7 +14,7 @@ namespace ebb::libmuon {
 using libswap::MutexLock;
 
 Engine::Engine(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
-Engine::~Engine() = default;
+Engine::~Engine() { impl_->entry.process().let_go(std::move(impl_)); }
 
 Result<EnginePlan> Engine::plan(const EngineConfig& config, Rank rank, Side wire) {
   return predict(config, rank, wire);
@@ -197,11 +197,13 @@ Result<> Engine::no_gradient(std::uint32_t param, WithoutGradient how) {
 }
 
 Result<> Engine::weights_ready(std::uint32_t param) const {
+  EBB_TRY(impl_->entry.process().check());
   EBB_TRY_ASSIGN(const std::size_t last, impl_->weights.last_chunk(param));
   return impl_->run->flow().wait_for_out(last);
 }
 
 Result<formats::native::Group> Engine::group(std::uint32_t group) const {
+  EBB_TRY(impl_->entry.process().check());
   return group_of(impl_->setup.config.model, group);
 }
 
@@ -237,16 +239,21 @@ std::uint64_t Engine::step_count() const { return impl_->steps.now(); }
 const StatePlan& Engine::state_plan() const { return impl_->setup.plan(); }
 const std::string& Engine::origin() const { return impl_->home.origin(); }
 
-std::uint64_t Engine::committed_generation() const { return impl_->home.committed_generation(); }
+std::uint64_t Engine::committed_generation() const {
+  return impl_->entry.process().here() ? impl_->home.committed_generation() : 0;
+}
 std::uint64_t Engine::committed_step() const { return impl_->home.committed_step(); }
 const Error* Engine::snapshot_error() const { return impl_->home.snapshot_error(); }
 const std::filesystem::path& Engine::store_directory() const { return impl_->home.path(); }
 
 Result<PinnedCheckpoint> Engine::open_export() const {
+  EBB_TRY(impl_->entry.process().check());
   EBB_TRY(impl_->not_stopped());
   return impl_->home.pin();
 }
 
-EngineStats Engine::stats() const { return impl_->all_stats(); }
+EngineStats Engine::stats() const {
+  return impl_->entry.process().here() ? impl_->all_stats() : EngineStats();
+}
 
 }  // namespace ebb::libmuon

@@ -7,6 +7,10 @@
 // (finite, exact norm, agree), then, behind the caller, chunk beside chunk: gradients to owners |
 // local sweep | weights out. Nothing is written before all ranks agreed that the gradient can be
 // stepped.
+//
+// Processes: an engine is that of the process that opened it. In a child made by fork(), such as a
+// data loader's worker, calls that answer a Result answer Code::state, committed_generation() and
+// stats() zeros; nothing waits, and destroying it there changes nothing for its parent.
 #pragma once
 
 #include <cstdint>

@@ -1,5 +1,6 @@
 // Entry: who is inside of an engine. One thread drives it; a second call beside the first is
-// refused before it touches anything. Only calls that hand gradients in may be several at once.
+// refused before it touches anything. Only calls that hand gradients in may be several at once. In
+// a child made by fork() every call is refused.
 #pragma once
 
 #include <atomic>
@@ -7,6 +8,7 @@
 #include <utility>
 
 #include "ebb/formats/core/result.h"
+#include "ebb/libswap/sys/home_process.h"
 
 namespace ebb::libmuon {
 
@@ -29,14 +31,17 @@ class Entry {
     int mine_;
   };
 
+  const libswap::HomeProcess& process() const { return process_; }
   // Code::state where another call is inside, of any kind. `call`: its name, for the message.
   Result<Inside> alone(std::string_view call) {
+    EBB_TRY(process_.check());
     int none = 0;
     if (!calls_.compare_exchange_strong(none, kAlone)) return refused(call);
     return Inside(calls_, kAlone);
   }
   // Code::state where a call is inside that is alone.
   Result<Inside> handing_in(std::string_view call) {
+    EBB_TRY(process_.check());
     int seen = calls_;
     do {
       if (seen == kAlone) return refused(call);
@@ -51,6 +56,7 @@ class Entry {
             "one thread drives an engine; only gradients are handed in from several"};
   }
 
+  const libswap::HomeProcess process_{"engine"};
   std::atomic<int> calls_ = 0;  // kAlone, or how many hand in
 };
 

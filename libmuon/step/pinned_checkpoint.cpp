@@ -23,7 +23,8 @@ Result<PinnedCheckpoint> PinnedCheckpoint::pin(std::shared_ptr<libswap::Store> s
 }
 
 PinnedCheckpoint::~PinnedCheckpoint() {
-  if (store_) store_->unpin(generation_);
+  if (store_ && process_.here()) store_->unpin(generation_);
+  process_.let_go(std::move(store_));
 }
 
 Result<std::unique_ptr<Checkpoint>> PinnedCheckpoint::describe() const {

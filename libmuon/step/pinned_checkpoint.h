@@ -8,6 +8,7 @@
 
 #include "ebb/formats/catalog/catalog.h"
 #include "ebb/libswap/store/store.h"
+#include "ebb/libswap/sys/home_process.h"
 
 namespace ebb::libmuon {
 
@@ -17,7 +18,7 @@ class PinnedCheckpoint {
   static Result<PinnedCheckpoint> pin(std::shared_ptr<libswap::Store> store,
                                       std::filesystem::path directory, std::uint64_t generation,
                                       std::uint64_t step);
-  ~PinnedCheckpoint();  // unpins
+  ~PinnedCheckpoint();  // unpins; in a child made by fork() it stays pinned
   PinnedCheckpoint(PinnedCheckpoint&&) noexcept = default;
   PinnedCheckpoint& operator=(PinnedCheckpoint&&) = delete;
 
@@ -30,6 +31,7 @@ class PinnedCheckpoint {
   PinnedCheckpoint(std::shared_ptr<libswap::Store> store, std::filesystem::path directory,
                    std::uint64_t generation, std::uint64_t step);
 
+  libswap::HomeProcess process_{"export"};
   std::shared_ptr<libswap::Store> store_;  // null: moved from
   std::filesystem::path directory_;
   std::uint64_t generation_ = 0;

@@ -5,6 +5,7 @@
 
 #include "ebb/libswap/queue/io_batch.h"
 #include "ebb/libswap/queue/io_scheduler.h"
+#include "ebb/libswap/sys/home_process.h"
 #include "ebb/libswap/sys/mutex.h"
 #include "ebb/libswap/sys/posix_backend.h"
 #include "ebb/libswap/sys/process.h"
@@ -31,10 +32,6 @@ Result<> check_options(const IoQueue::Options& options) {
   return {};
 }
 
-Error forked() {
-  return {Code::state, "this I/O queue belongs to the process that forked this one"};
-}
-
 Result<> submit_and_wait(IoQueue& queue, IoRequest request) {
   IoBatch batch;
   request.done = batch.add();
@@ -54,7 +51,7 @@ struct IoQueue::Impl {
 
   std::unique_ptr<IoBackend> backend;
   IoScheduler scheduler;  // the thread's own
-  const std::uint64_t owner = process_id();
+  const HomeProcess process{"I/O queue"};
   std::thread thread;
 
   mutable Mutex mutex;
@@ -107,24 +104,19 @@ Result<std::unique_ptr<IoQueue>> IoQueue::start(std::unique_ptr<IoBackend> backe
 IoQueue::IoQueue(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
 
 IoQueue::~IoQueue() {
-  if (impl_->owner != process_id()) {
-    // The thread stayed in the parent: nothing can be joined, and the ring's memory is shared.
-    static_cast<void>(impl_.release());
-    return;
+  if (impl_->process.here()) {
+    {
+      const MutexLock lock(impl_->mutex);
+      impl_->stopping = true;
+    }
+    impl_->backend->wake();
+    impl_->thread.join();
   }
-  {
-    const MutexLock lock(impl_->mutex);
-    impl_->stopping = true;
-  }
-  impl_->backend->wake();
-  impl_->thread.join();
+  impl_->process.let_go(std::move(impl_));
 }
 
 void IoQueue::submit(IoRequest request) {
-  if (impl_->owner != process_id()) {
-    request.done(forked());
-    return;
-  }
+  if (Result<> well = impl_->process.check(); !well) return request.done(std::move(well));
   bool first = false;
   {
     const MutexLock lock(impl_->mutex);
@@ -151,7 +143,7 @@ Result<> IoQueue::write(FileId file, std::uint64_t offset, std::span<const std::
 
 Result<> IoQueue::run_there(std::function<Result<>(IoBackend&)> errand) {
   EBB_CHECK(std::this_thread::get_id() != impl_->thread.get_id());
-  if (impl_->owner != process_id()) return forked();
+  EBB_TRY(impl_->process.check());
   IoBatch batch;
   {
     const MutexLock lock(impl_->mutex);
@@ -182,6 +174,7 @@ Result<> IoQueue::sync_data(FileId file) {
 IoBackend& IoQueue::backend() { return *impl_->backend; }
 
 IoStats IoQueue::stats() const {
+  if (!impl_->process.here()) return {};
   const MutexLock lock(impl_->mutex);
   return impl_->stats;
 }

@@ -142,6 +142,7 @@ Result<const formats::BoxReader*> Loader::reader_of(std::uint32_t tensor) {
 }
 
 Result<LoadReport> Loader::load(std::span<const Wanted> wanted) {
+  EBB_TRY(process_.check());
   Portion portion(wanted);
   EBB_TRY(portion.plan(*this));
   EBB_TRY(portion.run(options_));

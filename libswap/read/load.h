@@ -19,6 +19,7 @@
 
 #include "ebb/formats/catalog/catalog.h"
 #include "ebb/formats/elements/box_reader.h"
+#include "ebb/libswap/sys/home_process.h"
 
 namespace ebb::libswap {
 
@@ -60,7 +61,7 @@ class Loader {
   explicit Loader(const Checkpoint& checkpoint, const LoadOptions& options = {})
       : checkpoint_(checkpoint), options_(options) {}
 
-  // As load().
+  // As load(). Code::state in a child made by fork().
   Result<LoadReport> load(std::span<const Wanted> wanted);
 
  private:
@@ -68,6 +69,7 @@ class Loader {
 
   Result<const formats::BoxReader*> reader_of(std::uint32_t tensor);
 
+  HomeProcess process_{"loader"};
   const Checkpoint& checkpoint_;
   LoadOptions options_;
   std::map<std::uint32_t, formats::BoxReader> readers_;  // by tensor; coverage proven

@@ -70,6 +70,7 @@ std::vector<Setting> SwapSpace::Impl::settings() const {
 
 Result<> SwapSpace::open(const InitialContent& initial) {
   Impl& self = *impl_;
+  EBB_TRY(self.process.check());
   if (self.open) return Error{Code::state, "the space is open already"};
   EBB_TRY(agree_all(self.ranks, self.plan(), "planning its state"));
   EBB_TRY(same_everywhere(self.ranks, self.settings()));

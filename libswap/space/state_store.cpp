@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "ebb/libswap/sys/home_process.h"
+
 namespace ebb::libswap {
 
 struct StateStore::Impl {
@@ -17,6 +19,7 @@ struct StateStore::Impl {
   std::vector<std::uint64_t> ends;  // by tensor: where its bytes and those before it end
   std::uint64_t bytes_ahead = 0;    // of what is asked for before it is visited
 
+  const HomeProcess process{"state store"};
   Alone alone;
   Ranks* ranks = nullptr;
   std::unique_ptr<IoQueue> io;
@@ -50,7 +53,7 @@ Result<std::span<std::byte>> StateStore::Visit::bytes_of(std::string_view state,
 }
 
 StateStore::StateStore(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
-StateStore::~StateStore() = default;
+StateStore::~StateStore() { impl_->process.let_go(std::move(impl_)); }
 
 Result<> StateStore::Impl::describe(const Layout::Spec& partition) {
   std::vector<Shape> shapes;
@@ -146,6 +149,7 @@ Result<> StateStore::Impl::visit_each(std::size_t& from, SwapSpace::Access acces
 
 Result<> StateStore::for_each(std::uint64_t step, const Visitor& update) {
   Impl& self = *impl_;
+  EBB_TRY(self.process.check());
   if (step <= self.step || (self.under_way != 0 && step != self.under_way))
     return Error{Code::usage,
                  self.under_way != 0
@@ -167,11 +171,13 @@ Result<> StateStore::set_blob(std::string key, ByteVector bytes) {
 const ByteVector* StateStore::blob(std::string_view key) const { return impl_->space->blob(key); }
 
 Result<> StateStore::read_each(const Visitor& look) {
+  EBB_TRY(impl_->process.check());
   std::size_t position = 0;
   return impl_->visit_each(position, SwapSpace::Access::read, look);
 }
 
 Result<bool> StateStore::snapshot() {
+  EBB_TRY(impl_->process.check());
   if (impl_->under_way != 0)
     return Error{Code::state,
                  compose("step {} was cut: the state is between two steps", impl_->under_way),

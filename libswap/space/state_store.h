@@ -7,7 +7,8 @@
 // and those before are written, within a byte budget; the part of the state that fits stays in
 // memory.
 //
-// Threading: one thread, all calls. Calls marked [C] are collective: all ranks, same order.
+// Threading: one thread, all calls. Calls marked [C] are collective: all ranks, same order. In a
+// child made by fork() calls that answer a Result answer Code::state.
 // Errors: nothing is lost by one. for_each() called again with the same step goes on where it was
 // cut.
 #pragma once

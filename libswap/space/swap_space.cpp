@@ -37,9 +37,10 @@ std::span<std::byte> SwapSpace::Lease::bytes_of(const Buffer& memory) {
 SwapSpace::SwapSpace(IoQueue& io, SwapDirectory& directory, Ranks& ranks,
                      const SwapSpaceConfig& config)
     : impl_(std::make_unique<Impl>(io, directory, ranks, config)) {}
-SwapSpace::~SwapSpace() = default;
+SwapSpace::~SwapSpace() { impl_->process.let_go(std::move(impl_)); }
 
 Result<BufferId> SwapSpace::register_buffer(std::vector<BufferPart> parts) {
+  EBB_TRY(impl_->process.check());
   if (impl_->open)
     return Error{Code::state, "buffers are registered before the space is opened",
                  "open another space, in another directory"};
@@ -56,6 +57,7 @@ const ByteVector* SwapSpace::blob(std::string_view key) const { return impl_->bl
 const std::filesystem::path& SwapSpace::store_directory() const { return impl_->store_path; }
 
 Result<> SwapSpace::Impl::usable() const {
+  EBB_TRY(process.check());
   if (!open) return Error{Code::state, "the space is not open", "call open() first"};
   return cache->failure();
 }
@@ -169,6 +171,7 @@ Result<SwapSpace::Lease> SwapSpace::acquire(BufferId buffer, Tier tier, Access a
 }
 
 Result<> SwapSpace::release(Lease& lease, Release how, const Event& done) {
+  EBB_TRY(impl_->process.check());
   if (lease.space_ != this) return Error{Code::usage, "what is released is no lease of this space"};
   if (how != Release::clean && how != Release::dirty)
     return Error{Code::usage,
@@ -194,6 +197,7 @@ Result<> SwapSpace::release(Lease& lease, Release how, const Event& done) {
 
 // Without a word: nothing can go wrong.
 void SwapSpace::drop(Lease& lease) {
+  if (!impl_->process.here()) return;
   if (!lease.bytes_.empty()) impl_->let_go(lease.buffer_, lease.access_);
   end(lease);
 }
@@ -217,11 +221,12 @@ Result<> SwapSpace::flush() {
 }
 
 void SwapSpace::go_on() {
-  if (impl_->cache) impl_->cache->go_on();
+  if (impl_->process.here() && impl_->cache) impl_->cache->go_on();
 }
 
 Result<bool> SwapSpace::snapshot(std::uint64_t step) {
   Impl& self = *impl_;
+  EBB_TRY(self.process.check());
   EBB_TRY(agree_all(self.ranks, self.open ? self.cache->settle() : self.usable(),
                     "beginning a snapshot"));
   EBB_TRY(same_everywhere(
@@ -242,18 +247,20 @@ Result<bool> SwapSpace::snapshot(std::uint64_t step) {
 }
 
 Result<> SwapSpace::poll_snapshot() {
+  EBB_TRY(impl_->process.check());
   if (!impl_->open) return impl_->usable();
   return impl_->snapshots->settle(Snapshots::Mode::poll);
 }
 
 Result<std::uint64_t> SwapSpace::wait_snapshot() {
+  EBB_TRY(impl_->process.check());
   if (!impl_->open) return impl_->usable().error();
   return impl_->snapshots->wait();
 }
 
 SwapSpaceStats SwapSpace::stats() const {
   SwapSpaceStats stats;
-  if (!impl_->open) return stats;
+  if (!impl_->open || !impl_->process.here()) return stats;
   stats.pager = impl_->cache->stats();
   stats.acquires = impl_->acquires;
   stats.stalls = impl_->residency->stalls();

@@ -12,7 +12,9 @@
 //
 // Threading: one thread owns a SwapSpace: all calls come from it, and leases end on it. Bytes that
 // are leased may be read and changed by any thread. Ranks are threads or processes, each with a
-// SwapSpace of its own. Calls marked [C] are collective: all ranks, same order.
+// SwapSpace of its own. Calls marked [C] are collective: all ranks, same order. In a child made by
+// fork() calls that answer a Result answer Code::state, stats() is zeros, and leases and the space
+// end without a word to the parent.
 //
 // Errors: a page-in that fails costs the acquire that wanted it. A write-behind that fails is
 // repeated, then loses nothing: the bytes stay in memory, and every call answers the error, until

@@ -12,6 +12,7 @@
 #include "ebb/libswap/space/residency.h"
 #include "ebb/libswap/space/swap_space.h"
 #include "ebb/libswap/store/blobs.h"
+#include "ebb/libswap/sys/home_process.h"
 
 namespace ebb::libswap {
 
@@ -49,6 +50,7 @@ struct SwapSpace::Impl {
     bool modifying = false;
   };
 
+  const HomeProcess process{"swap space"};
   IoQueue& io;
   SwapDirectory& directory;
   Ranks& ranks;

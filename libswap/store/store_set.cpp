@@ -9,6 +9,7 @@
 #include "ebb/libswap/store/found_stores.h"
 #include "ebb/libswap/store/what_is_lost.h"
 #include "ebb/libswap/sys/file_lock.h"
+#include "ebb/libswap/sys/home_process.h"
 #include "ebb/libswap/sys/mutex.h"
 
 namespace ebb::libswap {
@@ -173,6 +174,7 @@ struct SwapDirectory::Impl {
     return fresh;
   }
 
+  const HomeProcess process{"swap directory"};
   IoQueue& io;
   const fs::path path;
   const std::vector<fs::path> sources;
@@ -186,7 +188,7 @@ struct SwapDirectory::Impl {
 };
 
 SwapDirectory::SwapDirectory(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
-SwapDirectory::~SwapDirectory() = default;
+SwapDirectory::~SwapDirectory() { impl_->process.let_go(std::move(impl_)); }
 
 Result<std::unique_ptr<SwapDirectory>> SwapDirectory::open(IoQueue& io, const fs::path& directory) {
   Alone alone;

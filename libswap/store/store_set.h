@@ -35,7 +35,7 @@ class SwapDirectory {
                                                      std::vector<fs::path> sources = {});
   // For a process whose threads are all the ranks there are.
   static Result<std::unique_ptr<SwapDirectory>> open(IoQueue& io, const fs::path& directory);
-  ~SwapDirectory();
+  ~SwapDirectory();  // unlocks; in a child made by fork() the lock stays with its parent
 
   const fs::path& path() const;
   // The store to resume: it has a committed generation and no committed child. The same store on

@@ -12,6 +12,7 @@
 
 #include "tests/libmuon/comm/any_kind.h"
 #include "tests/libmuon/comm/rounds.h"
+#include "tests/support/in_child.h"
 
 namespace ebb::libmuon {
 
@@ -327,6 +328,31 @@ TYPED_TEST_P(RanksOfAnyKind, ADuplicateThatIsDestroyedEndsAlone) {
   });
 }
 
+TYPED_TEST_P(RanksOfAnyKind, AChildOfARankIsRefusedAndItsEndIsNobodysBusiness) {
+  this->on_ranks(3, [](Communicator& comm) {
+    auto other = comm.duplicate();
+    ASSERT_TRUE(other);
+    for (int round = 0; round < 20; ++round) {
+      if (comm.rank() == Rank{0}) {
+        EXPECT_EQ(test_support::in_child([&] {
+                    test_support::Refused calls;
+                    calls.expect("agree", comm.agree(1));
+                    std::vector<std::int64_t> numbers(3, 1);
+                    calls.expect("sum", comm.sum(numbers));
+                    calls.expect("exchange", comm.begin_exchange({}, {}, {}));
+                    calls.expect("duplicate", comm.duplicate());
+                    other->reset();
+                    comm.abort();
+                    return calls.others();
+                  }),
+                  "");
+      }
+      EXPECT_TRUE(agreed(comm, 0));
+      EXPECT_TRUE(agreed(**other, 0));
+    }
+  });
+}
+
 REGISTER_TYPED_TEST_SUITE_P(
     RanksOfAnyKind, AgreeOnTheSmallestNumber, SumExactlyWhateverThePartialSums,
     ASumThatDoesNotFitIsRefusedOnAllAndChangesNothing, ExchangeDeliversEveryPairAlsoToOneself,
@@ -337,6 +363,7 @@ REGISTER_TYPED_TEST_SUITE_P(
     ASilentRankEndsTheWorldWithinItsLimitAndASecond, AllSilentRanksAreNamed,
     ARankThatIsSlowInsideTheLimitIsNotDead, WithoutALimitNobodyIsDead,
     CallsOnADuplicateAndOnTheOriginalDoNotWaitForEachOther, AWorldThatIsOverIsOverInAllDuplicates,
-    ARankThatIsSilentInADuplicateIsSoEverywhere, ADuplicateThatIsDestroyedEndsAlone);
+    ARankThatIsSilentInADuplicateIsSoEverywhere, ADuplicateThatIsDestroyedEndsAlone,
+    AChildOfARankIsRefusedAndItsEndIsNobodysBusiness);
 
 }  // namespace ebb::libmuon

@@ -16,6 +16,7 @@
 #include <string>
 
 #include "ebb/formats/core/bytes.h"
+#include "ebb/libmuon/comm/home_ranks.h"
 #include "ebb/libmuon/comm/meeting.h"
 #include "ebb/libswap/sys/mutex.h"
 
@@ -399,7 +400,8 @@ Sockets connect_all(std::uint32_t world) {
   sockets[index_of(rank)].clear();
   for (const auto& other : sockets)
     static_cast<void>(Family(other));  // closes what is another rank's
-  const int answer = body(std::make_unique<SocketRank>(rank, std::move(family), limit));
+  const int answer =
+      body(libmuon::at_home(std::make_unique<SocketRank>(rank, std::move(family), limit)));
   std::fflush(nullptr);
   ::_exit(answer);
 }

@@ -4,6 +4,7 @@
 
 #include "ebb/libswap/read/digest.h"
 #include "tests/libswap/transfer/memory_checkpoint.h"
+#include "tests/support/in_child.h"
 
 namespace ebb::libswap {
 namespace {
@@ -52,6 +53,17 @@ class Load : public ::testing::Test {
   std::vector<Wanted> wanted_;
   std::vector<std::unique_ptr<ByteVector>> memory_;
 };
+
+TEST_F(Load, ALoaderIsRefusedInAChild) {
+  Loader loader(source_);
+  EXPECT_EQ(test_support::in_child([&] {
+              test_support::Refused calls;
+              calls.expect("load", loader.load({}));
+              return calls.others();
+            }),
+            "");
+  EXPECT_TRUE(loader.load({}));
+}
 
 TEST_F(Load, FillsTheMemoryOfEveryRankFromAnyCut) {
   for (const Policy from : {Policy::zero12, Policy::zero3, Policy::rows})
