@@ -20,10 +20,6 @@ constexpr std::uint64_t kMoved = std::uint64_t{1} << 60;
 std::uint64_t address_of(const std::byte* data) { return reinterpret_cast<std::uintptr_t>(data); }
 std::byte* at_address(std::uint64_t address) { return reinterpret_cast<std::byte*>(address); }
 
-void wait_for(const Event& event) {
-  while (!event.passed()) std::this_thread::sleep_for(std::chrono::microseconds(20));
-}
-
 }  // namespace
 
 // One thread that does one piece of work after the other.
@@ -64,12 +60,18 @@ class LateDevice::Queue {
         next = std::move(work_.front());
         work_.pop_front();
       }
-      for (const Event& event : next.after) wait_for(event);
-      std::this_thread::sleep_for(std::chrono::microseconds(delay_(random_)));
+      for (const Event& event : next.after) event.wait();
+      be_late();
       next.work();
-      std::this_thread::sleep_for(std::chrono::microseconds(delay_(random_)));
+      be_late();
       next.done.pass();
     }
+  }
+
+  // One time in four: what stands behind it in the queue is late, too.
+  void be_late() {
+    const std::chrono::microseconds delay(delay_(random_));
+    if (random_() % 4 == 0) std::this_thread::sleep_for(delay);
   }
 
   std::minstd_rand random_;

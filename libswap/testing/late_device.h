@@ -18,7 +18,8 @@ namespace ebb::libswap {
 
 class LateDevice : public Device {
  public:
-  // Each piece of work begins up to `delay_us` microseconds late, by a generator of this seed.
+  // Some pieces of work begin, or end, up to `delay_us` microseconds late, by a generator of this
+  // seed.
   LateDevice(std::uint64_t seed, std::uint32_t delay_us);
   ~LateDevice() override;  // REQUIRES: all its memory was freed
 
