@@ -106,13 +106,19 @@ TEST(Pool, AChainMayBeStartedByTheEndOfAnother) {
 
 TEST(Pool, WhoHelpsSleepsWhileThereIsNothingToDoAndIsWoken) {
   Pool pool;
-  std::atomic<bool> ready = false;
+  std::atomic<bool> asked = false, ready = false;
   std::thread other([&] {
+    asked.wait(false);
     std::this_thread::sleep_for(std::chrono::milliseconds(50));
     ready = true;
     pool.wake();
   });
-  EXPECT_GE(pool.help_until([&] { return ready.load(); }), 0.03);
+  const double slept = pool.help_until([&] {
+    asked = true;
+    asked.notify_one();
+    return ready.load();
+  });
+  EXPECT_GE(slept, 0.03);
   other.join();
 }
 

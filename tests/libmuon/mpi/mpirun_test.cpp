@@ -66,11 +66,8 @@ TEST_F(EngineOverMpi, ARankThatStopsSteppingIsNamedByAllInThisAndEveryLaterCall)
   std::istringstream lines(stalled.out);
   int count = 0;
   for (std::string line; std::getline(lines, line); ++count) {
-    EXPECT_NE(line.find(": peer after "), std::string::npos) << line;
-    EXPECT_NE(line.find(" ms: rank 1 kept the others waiting in"), std::string::npos) << line;
-    const std::size_t at = line.find("after ");
-    ASSERT_NE(at, std::string::npos) << line;
-    EXPECT_LT(std::stoi(line.substr(at + 6)), 1500 + 1000) << line;
+    EXPECT_NE(line.find(": peer, in time: rank 1 kept the others waiting in"), std::string::npos)
+        << line;
   }
   EXPECT_EQ(count, 3 * 2) << stalled.out;
 }

@@ -1,6 +1,7 @@
 // A rank of a test's job, started by mpirun: trains the model with every nuisance, or misbehaves.
 //   train FILE STEPS DIRECTORY...   rank 0 writes its weights; one directory for all, or one each
-//   stall DIRECTORY                 rank 1 stops stepping; all say what they are answered, and when
+//   stall DIRECTORY                 rank 1 stops stepping; all say what they are answered, and
+//                                   whether it was sooner than in twice the limit
 //   threads single|none             MPI was initialised with too little, or not at all
 #include <mpi.h>
 
@@ -15,6 +16,7 @@
 #include "ebb/libswap/queue/io_queue.h"
 #include "tests/libmuon/support/training.h"
 #include "tests/libmuon/support/world.h"
+#include "tests/support/alarm.h"
 
 namespace ebb::test {
 namespace {
@@ -22,6 +24,8 @@ namespace {
 using libmuon::Communicator;
 using std::chrono::milliseconds;
 using Words = std::vector<std::string>;
+
+constexpr milliseconds kSilence(1000);  // the limit where a rank falls silent
 
 Training setup_of(std::uint32_t ranks) {
   return {.ranks = ranks, .gradients = Policy::zero3, .budget_bytes = 4 * 4096};
@@ -42,11 +46,9 @@ Result<> train(Communicator& rank, const Words& words) {
   return {};
 }
 
-void tell(Communicator& rank, const Error& error, std::chrono::steady_clock::time_point begin) {
-  const auto waited = std::chrono::steady_clock::now() - begin;
-  std::printf("rank %u: %s after %lld ms: %s\n", index_of(rank.rank()),
-              std::string(formats::name_of(error.code)).c_str(),
-              static_cast<long long>(std::chrono::ceil<milliseconds>(waited).count()),
+void tell(Communicator& rank, const Error& error, const test_support::Alarm& alarm) {
+  std::printf("rank %u: %s, %s: %s\n", index_of(rank.rank()),
+              std::string(formats::name_of(error.code)).c_str(), alarm.rang() ? "late" : "in time",
               error.message.c_str());
 }
 
@@ -60,15 +62,14 @@ Result<> stall(Communicator& rank, const Words& words) {
   EBB_TRY(engine.hand_in(1));
   EBB_TRY(engine.step());
   EBB_TRY(engine.hand_in(2));
-  if (rank.rank() == Rank{1}) std::this_thread::sleep_for(milliseconds(4000));
-  const auto begin = std::chrono::steady_clock::now();
+  if (rank.rank() == Rank{1}) std::this_thread::sleep_for(3 * kSilence);
+  const test_support::Alarm alarm(2 * kSilence);
   const auto stepped = engine.step();
   if (stepped) return Error{Code::state, "the step was made"};
-  tell(rank, stepped.error(), begin);
-  const auto later = std::chrono::steady_clock::now();
+  tell(rank, stepped.error(), alarm);
   const auto agreed = rank.agree(0);
   if (agreed) return Error{Code::state, "the ranks agreed"};
-  tell(rank, agreed.error(), later);
+  tell(rank, agreed.error(), alarm);
   return {};
 }
 
@@ -81,7 +82,7 @@ Result<> run(const Words& words) {
   if (words[0] == "threads") return with_too_little();
   const bool stalls = words[0] == "stall";
   EBB_TRY_ASSIGN(const auto rank,
-                 libmuon::make_mpi_ranks(MPI_COMM_WORLD, milliseconds(stalls ? 1500 : 20000)));
+                 libmuon::make_mpi_ranks(MPI_COMM_WORLD, stalls ? kSilence : milliseconds(20000)));
   const Words rest(words.begin() + 1, words.end());
   return stalls ? stall(*rank, rest) : train(*rank, rest);
 }

@@ -3,13 +3,13 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <ctime>
 #include <map>
 #include <string>
 #include <utility>
 
 #include "ebb/formats/core/digest.h"
 #include "ebb/libmuon/plan/block_borders.h"
+#include "tests/support/cpu_time.h"
 
 namespace ebb {
 
@@ -405,15 +405,11 @@ TEST(StatePlan, FindsATilesPartsInTimeThatGrowsWithTheModelOnly) {
       model.params.push_back({std::to_string(i), {1024}, 0});
     const auto plan = StatePlan::make(model, over(1, Policy::zero12), 4096, Rank{0}, kRoom);
     EXPECT_TRUE(plan);
-    double best = 1e9;
-    for (int round = 0; round < 3; ++round) {
+    return test_support::least_cpu_seconds(3, [&] {
       std::uint64_t spans = 0;
-      const std::clock_t begin = std::clock();
       for (const TileEntry& tile : (*plan).tiles()) spans += (*plan).spans(tile).size();
-      best = std::min(best, static_cast<double>(std::clock() - begin) / CLOCKS_PER_SEC);
       EXPECT_GE(spans, params);
-    }
-    return best;
+    });
   };
   const double few = seconds(5'000), many = seconds(20'000);
   EXPECT_LT(many, 10 * few + 0.01) << "four times as much to find in " << few << " s";

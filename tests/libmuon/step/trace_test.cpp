@@ -2,12 +2,12 @@
 #include "ebb/libswap/trace.h"
 
 #include <gtest/gtest.h>
-#include <time.h>
 
 #include "ebb/libswap/queue/io_queue.h"
 #include "tests/libmuon/support/training.h"
 #include "tests/libmuon/support/world.h"
 #include "tests/support/chrome_trace.h"
+#include "tests/support/cpu_time.h"
 
 namespace ebb::test {
 namespace {
@@ -58,20 +58,17 @@ TEST(EngineTrace, ShowsEachRanksStepsWithTilesTensorsAndCounters) {
   EXPECT_LE(figures.overlap_s, figures.io_s);
 }
 
-double cpu_seconds(clockid_t clock) {
-  timespec now{};
-  ::clock_gettime(clock, &now);
-  return static_cast<double>(now.tv_sec) + 1e-9 * static_cast<double>(now.tv_nsec);
-}
-
 // Of this thread, as the engine's threads put them.
 double seconds_of_a_span() {
   libswap::Trace trace(1u << 12);
   constexpr int kSpans = 200'000;
-  const double begin = cpu_seconds(CLOCK_THREAD_CPUTIME_ID);
-  for (int i = 0; i < kSpans; ++i)
-    const libswap::TraceSpan span(&trace, Rank{0}, libswap::Lane::compute, "nothing");
-  return (cpu_seconds(CLOCK_THREAD_CPUTIME_ID) - begin) / kSpans;
+  return test_support::least_cpu_seconds(
+             3,
+             [&] {
+               for (int i = 0; i < kSpans; ++i)
+                 const libswap::TraceSpan span(&trace, Rank{0}, libswap::Lane::compute, "nothing");
+             }) /
+         kSpans;
 }
 
 // AdamW is the least work for a tile that there is.
@@ -92,10 +89,10 @@ TEST(EngineTrace, CostsAtMostAHundredthOfAStepsProcessorTime) {
     EBB_TRY_ASSIGN(auto rank, RankEngine::open(world, ranks, config));
     for (std::uint64_t step = 1; step <= kSteps; ++step) {
       EBB_TRY(rank.hand_in(step));
-      const double begin = cpu_seconds(CLOCK_PROCESS_CPUTIME_ID);
+      const double begin = test_support::cpu_seconds(CLOCK_PROCESS_CPUTIME_ID);
       const auto before = static_cast<double>(trace.spans());
       EBB_TRY(rank.step());
-      step_s += (cpu_seconds(CLOCK_PROCESS_CPUTIME_ID) - begin) / kSteps;
+      step_s += (test_support::cpu_seconds(CLOCK_PROCESS_CPUTIME_ID) - begin) / kSteps;
       spans += (static_cast<double>(trace.spans()) - before) / kSteps;
     }
     return {};

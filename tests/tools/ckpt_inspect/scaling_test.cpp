@@ -2,10 +2,8 @@
 // would be a hundred times. Caches make it more than ten.
 #include <gtest/gtest.h>
 
-#include <algorithm>
-#include <ctime>
-
 #include "ebb/formats/registry.h"
+#include "tests/support/cpu_time.h"
 #include "tests/support/program.h"
 #include "tests/support/source_tree.h"
 #include "tests/support/synthetic.h"
@@ -17,28 +15,16 @@ namespace {
 using test_support::ScratchDirectory;
 using test_support::Synthetic;
 
-// Processor seconds of this thread: what else the machine does takes no part.
-double processor_seconds() {
-  timespec now{};
-  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
-  return static_cast<double>(now.tv_sec) + static_cast<double>(now.tv_nsec) * 1e-9;
-}
-
 double seconds_to_describe(const Synthetic& checkpoint) {
   const ScratchDirectory scratch;
   const auto made = test_support::make_synthetic(checkpoint, scratch.path());
   EXPECT_TRUE(made) << made.error().message;
   const auto tree = test_support::load_tree(scratch.path());
-  double best = 1e9;
-  for (int round = 0; round < 3; ++round) {
-    const double start = processor_seconds();
+  return test_support::least_cpu_seconds(3, [&] {
     const auto described = formats::describe(tree);
-    EXPECT_TRUE(described) << described.error().message;
-    if (!described) return 1e9;
+    ASSERT_TRUE(described) << described.error().message;
     EXPECT_TRUE(prove_coverage((*described)->catalog()));
-    best = std::min(best, processor_seconds() - start);
-  }
-  return best;
+  });
 }
 
 class DescribeScaling : public testing::TestWithParam<const char*> {};
