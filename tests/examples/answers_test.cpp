@@ -16,12 +16,7 @@ class GptTrainAnswers : public GptTrain {
  protected:
   // With the plan before and the results after.
   static test_support::Outcome speak(std::vector<std::string> flags) {
-    flags.insert(flags.end(), {"--layers", "1"});
-    return test_support::run_program("gpt-train", flags);
-  }
-  static test_support::Outcome small(std::vector<std::string> flags) {
-    flags.insert(flags.end(), {"--layers", "1"});
-    return train(std::move(flags));
+    return test_support::run_program("gpt-train", small(std::move(flags)));
   }
   static void says(const std::string& all, const std::string& part) {
     EXPECT_NE(all.find(part), std::string::npos) << part << " is not in: " << all;
@@ -37,7 +32,7 @@ TEST_F(GptTrainAnswers, AnExportThatCannotBeWrittenIsRefusedBeforeTheFirstStep) 
   std::ofstream(full + "/notes") << "mine";
   std::ofstream(file) << "mine";
   for (const std::string& place : {full, file, folder_ / "no/such/parent", file + "/below"}) {
-    const auto refused = small({"--swap", swap("refused"), "--steps", "20", "--export",
+    const auto refused = train({"--swap", swap("refused"), "--steps", "20", "--export",
                                 "dcp:" + place, "--export-at", "4"});
     EXPECT_EQ(refused.exit, 2) << refused.err;
     says(refused.err, "--export dcp:" + place);
@@ -48,7 +43,7 @@ TEST_F(GptTrainAnswers, AnExportThatCannotBeWrittenIsRefusedBeforeTheFirstStep) 
   std::ifstream in(full + "/notes");
   EXPECT_EQ(std::string(std::istreambuf_iterator<char>(in), {}), "mine");
   fs::create_directory(folder_ / "empty");
-  EXPECT_EQ(small({"--swap", swap("refused"), "--steps", "1", "--export",
+  EXPECT_EQ(train({"--swap", swap("refused"), "--steps", "1", "--export",
                    "dcp:" + (folder_ / "empty"), "--export-at", "1"})
                 .exit,
             0);
@@ -57,7 +52,7 @@ TEST_F(GptTrainAnswers, AnExportThatCannotBeWrittenIsRefusedBeforeTheFirstStep) 
 TEST_F(GptTrainAnswers, TheSameCommandGoesOnThoughItsExportIsThere) {
   const std::string out = folder_ / "out";
   const auto run = [&](const std::string& steps, const std::string& at) {
-    return small(
+    return train(
         {"--swap", swap("again"), "--steps", steps, "--export", "dcp:" + out, "--export-at", at});
   };
   EXPECT_EQ(run("2", "2").exit, 0);
@@ -72,24 +67,24 @@ TEST_F(GptTrainAnswers, TheSameCommandGoesOnThoughItsExportIsThere) {
 }
 
 TEST_F(GptTrainAnswers, ACheckpointThatIsNotUsedIsSaid) {
-  ASSERT_EQ(small({"--swap", swap("other"), "--steps", "1"}).exit, 0);
-  ASSERT_EQ(small({"--swap", swap("mine"), "--steps", "2"}).exit, 0);
+  ASSERT_EQ(train({"--swap", swap("other"), "--steps", "1"}).exit, 0);
+  ASSERT_EQ(train({"--swap", swap("mine"), "--steps", "2"}).exit, 0);
   for (const std::string& checkpoint : {swap("other"), folder_ / "gone"}) {
-    const auto run = small({"--swap", swap("mine"), "--steps", "2", "--resume-from", checkpoint});
+    const auto run = train({"--swap", swap("mine"), "--steps", "2", "--resume-from", checkpoint});
     EXPECT_EQ(run.exit, 0) << run.err;
     says(run.err, "note: --resume-from " + checkpoint + " is not used: " + swap("mine") +
                       " holds a store, which is resumed");
     says(run.err, "resumed the store at step 2");
   }
-  const auto used = small({"--swap", swap("new"), "--steps", "1", "--resume-from", swap("other")});
+  const auto used = train({"--swap", swap("new"), "--steps", "1", "--resume-from", swap("other")});
   EXPECT_EQ(used.exit, 0) << used.err;
   says_nothing_of(used.err, "is not used");
 }
 
 TEST_F(GptTrainAnswers, ThePlanIsInTheLogBeforeAKill) {
   const std::string stats = folder_ / "stats";
-  test_support::RunningProgram run("gpt-train", {"--swap", swap("killed"), "--layers", "1",
-                                                 "--steps", "100000", "--stats", stats});
+  test_support::RunningProgram run(
+      "gpt-train", small({"--swap", swap("killed"), "--steps", "100000", "--stats", stats}));
   for (int looks = 0; looks < 6000; ++looks) {
     std::error_code missing;
     if (const auto size = fs::file_size(stats, missing); !missing && size > 0) break;
@@ -103,7 +98,7 @@ TEST_F(GptTrainAnswers, ThePlanIsInTheLogBeforeAKill) {
 }
 
 TEST_F(GptTrainAnswers, WhenNothingIsLeftToDoItSaysHowToGoOn) {
-  ASSERT_EQ(small({"--swap", swap("done"), "--steps", "3"}).exit, 0);
+  ASSERT_EQ(train({"--swap", swap("done"), "--steps", "3"}).exit, 0);
   for (const std::string steps : {"3", "2"}) {
     const auto run = speak({"--swap", swap("done"), "--steps", steps});
     EXPECT_EQ(run.exit, 0) << run.err;
@@ -114,9 +109,9 @@ TEST_F(GptTrainAnswers, WhenNothingIsLeftToDoItSaysHowToGoOn) {
 }
 
 TEST_F(GptTrainAnswers, MomentumOfTheOtherKindIsConvertedByTheLineThatIsPrinted) {
-  ASSERT_EQ(small({"--swap", swap("two words"), "--steps", "2"}).exit, 0);
+  ASSERT_EQ(train({"--swap", swap("two words"), "--steps", "2"}).exit, 0);
   const auto refused =
-      small({"--swap", swap("two words"), "--steps", "3", "--preset", "moonlight"});
+      train({"--swap", swap("two words"), "--steps", "3", "--preset", "moonlight"});
   EXPECT_EQ(refused.exit, 2) << refused.err;
   says(refused.err, "by a factor of 20\n");
   const std::string hint = refused.err.substr(refused.err.find("hint: ") + 6);
@@ -128,7 +123,7 @@ TEST_F(GptTrainAnswers, MomentumOfTheOtherKindIsConvertedByTheLineThatIsPrinted)
       hint.substr(hint.find(", then ") + 7, hint.find('\n') - hint.find(", then ") - 7);
   EXPECT_EQ(rest, compose("--swap '{}-new'", swap("two words")));
   const auto trained =
-      small({"--swap", swap("two words") + "-new", "--steps", "3", "--preset", "moonlight"});
+      train({"--swap", swap("two words") + "-new", "--steps", "3", "--preset", "moonlight"});
   EXPECT_EQ(trained.exit, 0) << trained.err;
   says(trained.err, "at step 2");
 }

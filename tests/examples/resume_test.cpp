@@ -49,20 +49,19 @@ TEST_F(GptTrainResumed, FindsItsDataItsGeneratorAndItsLossScaleAgain) {
                     second = folder_ / "second.json";
   const auto run = [&](const std::string& name, const std::string& steps, const std::string& json,
                        std::vector<std::string> more) {
-    for (const std::string& word : {std::string("--swap"), swap(name), std::string("--steps"),
-                                    steps, std::string("--json"), json})
-      more.push_back(word);
+    more.insert(more.end(),
+                {"--swap", swap(name), "--steps", steps, "--json", json, "--sequence", "256"});
     const auto ran = train(more);
     EXPECT_EQ(ran.exit, 0) << ran.err;
     return ran;
   };
-  const std::vector<std::string> begin = {"--seed", "5", "--loss-scale", "126", "--layers", "1"};
+  const std::vector<std::string> begin = {"--seed", "5", "--loss-scale", "126"};
   run("whole", "4", whole, begin);
   const auto begun = run("parts", "2", first, begin);
   EXPECT_NE(begun.err.find("step 1 skipped: gradients overflow at a loss scale of 2^126"),
             std::string::npos)
       << begun.err;
-  run("parts", "4", second, {"--ranks", "3", "--layers", "1"});
+  run("parts", "4", second, {"--ranks", "3"});
   EXPECT_EQ(content(swap("parts")), content(swap("whole")));
   for (const char* key : {"sequences", "loss_scale_bits"})
     EXPECT_EQ(number_in(second, key), number_in(whole, key)) << key;
@@ -75,9 +74,7 @@ TEST_F(GptTrainResumed, FindsItsDataItsGeneratorAndItsLossScaleAgain) {
 TEST_F(GptTrainResumed, StateGoesFromOwnersToShardsAndBackWithTheSameBits) {
   const auto run = [&](const std::string& name, const std::string& steps,
                        std::vector<std::string> more) {
-    for (const std::string& word : {std::string("--swap"), swap(name), std::string("--steps"),
-                                    steps, std::string("--layers"), std::string("1")})
-      more.push_back(word);
+    more.insert(more.end(), {"--swap", swap(name), "--steps", steps});
     const auto ran = train(more);
     EXPECT_EQ(ran.exit, 0) << ran.err;
   };
@@ -92,10 +89,7 @@ TEST_F(GptTrainResumed, StateGoesFromOwnersToShardsAndBackWithTheSameBits) {
 TEST_F(GptTrainResumed, TallMatricesAreStreamedWithTheSameBits) {
   const auto run = [&](const std::string& name, const std::string& steps,
                        std::vector<std::string> more) {
-    for (const std::string& word :
-         {std::string("--swap"), swap(name), std::string("--steps"), steps, std::string("--layers"),
-          std::string("1"), std::string("--preset"), std::string("gram")})
-      more.push_back(word);
+    more.insert(more.end(), {"--swap", swap(name), "--steps", steps, "--preset", "gram"});
     const auto ran = train(more);
     EXPECT_EQ(ran.exit, 0) << ran.err;
   };
@@ -108,10 +102,10 @@ TEST_F(GptTrainResumed, TallMatricesAreStreamedWithTheSameBits) {
 TEST_F(GptTrainResumed, ASchedulersSignalsEndItWithASnapshotAndExitCodeZero) {
   for (const int signal : {SIGUSR1, SIGTERM}) {
     const std::string name = std::to_string(signal);
-    auto child = libswap::ChildProcess::start(
-        {EBB_BIN "/gpt-train", "--swap", swap(name), "--steps", "100000", "--snapshot-every",
-         "100000", "--layers", "1", "--quiet"},
-        libswap::ChildProcess::Stream::messages);
+    auto child =
+        libswap::ChildProcess::start(small({EBB_BIN "/gpt-train", "--swap", swap(name), "--steps",
+                                            "100000", "--snapshot-every", "100000", "--quiet"}),
+                                     libswap::ChildProcess::Stream::messages);
     ASSERT_TRUE(child);
     std::string line;
     const auto read_until = [&](const std::string& beginning) {
@@ -130,7 +124,7 @@ TEST_F(GptTrainResumed, ASchedulersSignalsEndItWithASnapshotAndExitCodeZero) {
     EXPECT_EQ(exit->code, 0);
     EXPECT_EQ(exit->signal, 0);
     const std::string step = line.substr(16, line.find(',') - 16);
-    const auto resumed = train({"--swap", swap(name), "--steps", step, "--layers", "1"});
+    const auto resumed = train({"--swap", swap(name), "--steps", step});
     EXPECT_NE(resumed.err.find("resumed the store at step " + step), std::string::npos)
         << resumed.err;
   }
@@ -152,9 +146,7 @@ std::string weights_of(const std::string& content, const std::string& names) {
 
 TEST_F(GptTrainResumed, AModelThatGainedFrozeAndLostBlocksGoesOn) {
   const auto run = [&](std::vector<std::string> flags, const std::string& steps) {
-    for (const std::string& word :
-         {std::string("--swap"), swap("model"), std::string("--steps"), steps})
-      flags.push_back(word);
+    flags.insert(flags.end(), {"--swap", swap("model"), "--steps", steps});
     const auto ran = train(flags);
     EXPECT_EQ(ran.exit, 0) << ran.err;
     return ran.err;

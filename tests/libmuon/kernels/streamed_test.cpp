@@ -27,9 +27,10 @@ struct Case {
   }
 };
 
-constexpr Case kCases[] = {{1100, 96, 512},  {1537, 130, 512}, {2048, 257, 1024}, {1030, 1, 512},
-                           {1100, 530, 512}, {96, 1100, 512},  {130, 1537, 512},  {257, 2048, 1024},
-                           {1, 1030, 512},   {530, 1100, 512}};
+// Two panels and more, the last of them short; of more rows, or columns, than a panel has.
+constexpr Case kCases[] = {{1100, 96, 512}, {1537, 130, 512}, {1100, 257, 1024}, {1030, 1, 512},
+                           {600, 530, 512}, {96, 1100, 512},  {130, 1537, 512},  {257, 1100, 1024},
+                           {1, 1030, 512},  {530, 600, 512}};
 
 // Those of a panel of `whole`, row by row; their place there gets them back.
 std::vector<float> taken(const Case& size, std::vector<float>& whole, std::uint64_t first,
@@ -110,6 +111,8 @@ std::vector<MuonSpec> gram_specs() {
 TEST(Streamed, HasTheBitsOfTheWholeMatrix) {
   for (const MuonSpec& spec : gram_specs())
     for (const Case& size : kCases) {
+      // Of the largest, one number of restarts is enough.
+      if (std::min(size.rows, size.cols) > 512 && spec.restarts.size() != 1) continue;
       const auto u = gaussian(size.rows * size.cols, 5);
       for (const Bf16 bf16 : {Bf16::emulated, Bf16::real}) {
         if (bf16 == Bf16::real && (spec.precision != Precision::bf16 || !has_real_bf16())) continue;

@@ -88,21 +88,26 @@ libmuon::ModelSpec model_of_all_kinds() {
   return model;
 }
 
+// With momentum in fp32 all of both; in fewer bits each tile, with one of what is streamed.
 TEST(StreamedSteps, HaveTheBitsOfWholeUpdatesHoweverManyStripsOrPanelsATileHolds) {
+  std::uint32_t other = 0;
   for (const DType dtype : {DType::f32, DType::bf16, DType::i8}) {
     Training setup{.dtypes = {{"momentum_buffer", dtype}}, .model = model_of_all_kinds()};
     const Held wanted = trained_alone(setup);
     std::uint32_t drawn = 0;
     for (const std::uint64_t pages : {1u, 2u, 3u, 5u, 6u, 7u, 11u, 13u, 16u, 24u, 25u, 64u, 320u})
       for (const std::uint64_t above : {0u, 20000u, 50000u}) {
-        setup.ranks = 1 + drawn++ % 3;
+        const std::uint32_t number = drawn++;
+        if (other != 0 && (number / 3 + other) % 3 != number % 3) continue;
+        setup.ranks = 1 + number % 3;
         setup.tile_bytes = pages * 4096;
-        setup.chunk_bytes = drawn % 2 == 0 ? 30000 : 1u << 28;
+        setup.chunk_bytes = number % 2 == 1 ? 30000 : 1u << 28;
         setup.stream_above_bytes = above;
         expect_the_bits(setup, wanted,
                         compose("{}, tiles of {} pages, streamed above {}, {} ranks",
                                 name_of(dtype), pages, above, setup.ranks));
       }
+    ++other;
   }
 }
 
