@@ -1,5 +1,5 @@
-// Whole trainings on the plugin over the stub: wherever state, gradients and weights lie, one
-// result, which is near to the host's.
+// Whole trainings on the plugin over the stub: near to the host's, and what is done where the
+// device fails; that all of them have the same bits is said in runs_test.cpp.
 #include <atomic>
 #include <cmath>
 #include <thread>
@@ -43,30 +43,6 @@ double apart(const std::vector<float>& a, const std::vector<float>& b) {
     largest = std::max(largest, std::abs(static_cast<double>(b[i])));
   }
   return most / largest;
-}
-
-TEST(CudaSteps, OfAllMixesOfTiersGiveTheBitsOfAllOnTheDevice) {
-  Plugged plugged(50);
-  const Trained on_device = train_in_two(all_on_device(plugged.accelerator()), kSteps);
-  ASSERT_FALSE(on_device.outcome.weights.empty());
-  std::uint64_t seed = 0;
-  for (const Tier master : {Tier::device, Tier::host, Tier::nvme})
-    for (const Tier momentum : {Tier::device, Tier::host, Tier::nvme}) {
-      const Tier adam = static_cast<Tier>(++seed % 3);
-      const Training setup{
-          .ranks = 2,
-          .placement = test::kPlacements[seed / 2 % 2],
-          .chunk_bytes = seed % 3 == 0 ? 5000u : 1u << 28,
-          .budget_bytes = (seed % 2 == 0 ? 16u : 64u) * 4096,
-          .threads = 1 + static_cast<std::uint32_t>(seed % 2),
-          .snapshot_every = 1,
-          .accelerator = &plugged.accelerator(),
-          .tiers = {{"master", master}, {"momentum_buffer", momentum}, {"exp_avg", adam}},
-          .gradients_on = seed % 2 == 0 ? Side::device : Side::host,
-          .weights_on = seed % 4 < 2 ? Side::device : Side::host,
-          .wire = seed % 8 < 4 ? Side::device : Side::host};
-      EXPECT_TRUE(train_in_two(setup, kSteps) == on_device) << "seed " << seed;
-    }
 }
 
 // What a trainer copies itself is not pinned, nor is what fills tiles of a new store that are on
@@ -144,55 +120,6 @@ TEST(CudaStubSteps, OnADeviceThatFailsAreNotCalledDone) {
     }
 }
 
-// A training of two ranks on the device, masters on a disk on which each operation of rank 0 from
-// the at-th on fails, in the second step: it is told so, and the step goes on where it stopped.
-std::vector<float> continued(libmuon::Accelerator& accelerator, libswap::FaultOn on,
-                             std::optional<std::uint64_t> at, std::uint64_t& stopped) {
-  libmuon::EngineConfig config = test::config_with(test::kLittle, 3);
-  config.accelerator = &accelerator;
-  config.tiers = {{"momentum_buffer", Tier::device}, {"master", Tier::nvme}};
-  std::uint64_t least = 0;
-  for (const std::uint32_t rank : {0u, 1u})
-    least = std::max(least,
-                     libmuon::Engine::plan(config, Rank{rank}, Side::device)->least_budget_bytes);
-  config.budget_bytes = least + 4096;
-  test::FailingWorld failing;
-  std::vector<float> weights;
-  test::expect_well(failing.world.run([&](libmuon::Communicator& ranks) -> Result<> {
-    EBB_TRY_ASSIGN(auto rank, test::RankEngine::open(failing.world, ranks, config));
-    EBB_TRY(test::step_to(rank, 1));
-    if (at)
-      EBB_TRY(failing.meanwhile(ranks, [&] {
-        failing.faults->add({.on = on,
-                             .at = *at,
-                             .count = libswap::FaultPlan::kForEver,
-                             .path_part = "rank-00000"});
-      }));
-    EBB_TRY(rank.hand_in(2));
-    if (!rank.step()) {
-      EBB_TRY(failing.meanwhile(ranks, [&] { failing.faults->clear(); }));
-      EBB_TRY(rank.engine().continue_step());
-      if (ranks.rank() == Rank{0}) ++stopped;
-    }
-    EBB_TRY(failing.meanwhile(ranks, [&] { failing.faults->clear(); }));
-    EBB_TRY(test::step_to(rank, 3));
-    if (ranks.rank() == Rank{1}) weights = rank.flat_weights();
-    return {};
-  }));
-  return weights;
-}
-
-TEST(CudaSteps, ThatWereCutContinueWithTheSameBits) {
-  Plugged plugged(50);
-  std::uint64_t stopped = 0;
-  const auto wanted = continued(plugged.accelerator(), libswap::FaultOn::read, {}, stopped);
-  ASSERT_FALSE(wanted.empty());
-  for (const libswap::FaultOn on : {libswap::FaultOn::read, libswap::FaultOn::write})
-    for (const std::uint64_t at : {0u, 2u, 5u})
-      EXPECT_EQ(continued(plugged.accelerator(), on, at, stopped), wanted) << at;
-  EXPECT_GE(stopped, 4u);
-}
-
 // Gradients are looked at on the device: the host's norms and clips, to the bit, and no weight of a
 // step moves whose gradient is not finite on one rank.
 TEST(CudaSteps, SkipAndClipAsTheHostDoes) {
@@ -243,28 +170,6 @@ TEST(CudaStubSteps, OverNcclGiveTheBitsOfThreads) {
     });
   for (std::thread& thread : threads) thread.join();
   for (void* const group : groups) plugged.call(ebb_stub_end_group, "ebb_stub_end_group", group);
-}
-
-// U travels in fp32 or bf16, O in fp32, bf16 or fp16; decay in the gradient waits apart from U.
-TEST(CudaSteps, OnShardsGiveTheBitsOfOwnersWhateverTravels) {
-  Plugged plugged(50);
-  libmuon::MuonSpec decays = *libmuon::preset("torch");
-  decays.decay = libmuon::Decay::l2;
-  decays.weight_decay = 0.3;
-  for (const libmuon::MuonSpec& spec : {*libmuon::preset("torch"), *libmuon::preset("deepspeed"),
-                                        *libmuon::preset("emerging"), decays}) {
-    Training setup = all_on_device(plugged.accelerator());
-    setup.model.groups[0] = spec;
-    const Trained wanted = train_in_two(setup, kSteps);
-    EXPECT_EQ(wanted.outcome.error, "");
-    ASSERT_FALSE(wanted.outcome.weights.empty());
-    setup.placement = libmuon::Placement::shard;
-    setup.ranks = 2;
-    setup.chunk_bytes = 5000;
-    setup.tiers = {{"master", Tier::nvme}};
-    setup.budget_bytes = 16 * 4096;
-    EXPECT_TRUE(train_in_two(setup, kSteps) == wanted);
-  }
 }
 
 // State of more columns than momentum alone, in either placement, wherever it is at home.
