@@ -159,6 +159,7 @@ Result<> CoveringRank::step() {
 
 Result<> CoveringRank::step_that_stops() {
   Draws draws(leg_.draw + engine_->step_count());
+  EBB_TRY(engine_->wait_snapshot());  // else the disk may fail that, and no step is stopped
   EBB_TRY(hand_in());
   EBB_TRY(ranks_.agree(0));
   const FaultOn on = draws.below(3) == 0 ? FaultOn::write : FaultOn::read;
