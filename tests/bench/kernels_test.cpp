@@ -3,7 +3,6 @@
 
 #include <filesystem>
 #include <fstream>
-#include <sstream>
 
 #include "tests/support/program.h"
 
@@ -13,12 +12,7 @@ namespace {
 using test_support::Outcome;
 using test_support::run_program;
 using test_support::ScratchDirectory;
-
-std::string text_of(const std::string& path) {
-  std::stringstream text;
-  text << std::ifstream(path).rdbuf();
-  return text.str();
-}
+using test_support::text_of_file;
 
 TEST(NewtonSchulzBenchmark, SetsEveryKindBesideItsPeers) {
   const ScratchDirectory scratch;
@@ -27,7 +21,7 @@ TEST(NewtonSchulzBenchmark, SetsEveryKindBesideItsPeers) {
       EBB_FIXTURES "/../bench/ns",
       {EBB_BIN, scratch.path(), "--rounds", "2", "--shapes", "64x160 96x96", "--json", json});
   ASSERT_EQ(run.exit, 0) << run.out << run.err;
-  const std::string figures = text_of(json);
+  const std::string figures = text_of_file(json);
   for (const char* kind : {"standard-fp32", "gram-fp32", "standard-emulated", "gram-emulated"})
     for (const char* shape : {"64x160", "96x96"})
       EXPECT_NE(figures.find("\"" + std::string(kind) + " " + shape + " 1\": {\"seconds\": "),
@@ -95,7 +89,7 @@ TEST(StepBenchmark, SetsMuonBesideAdamWAndElementwiseWorkBesideATriad) {
                                   {EBB_BIN, scratch.path(), "--rounds", "1", "--matrices", "1",
                                    "--elems", "100000", "--json", json});
   ASSERT_EQ(run.exit, 0) << run.out << run.err;
-  const std::string figures = text_of(json);
+  const std::string figures = text_of_file(json);
   for (const char* name :
        {"adamw_vs_triad 1", "momentum_vs_triad 1", "apply_vs_triad 1", "norm_vs_plain_sum 1",
         "muon_step_s", "adamw_peak_gb", "muon_read_gb", "muon_of_its_bound", "muon_vs_adamw_time"})

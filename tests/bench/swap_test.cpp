@@ -5,7 +5,6 @@
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
-#include <sstream>
 
 #include "tests/support/program.h"
 
@@ -15,12 +14,7 @@ namespace {
 using test_support::Outcome;
 using test_support::run_program;
 using test_support::ScratchDirectory;
-
-std::string text_of(const std::string& path) {
-  std::stringstream text;
-  text << std::ifstream(path).rdbuf();
-  return text.str();
-}
+using test_support::text_of_file;
 
 std::ptrdiff_t files_in(const std::string& folder) {
   return std::distance(std::filesystem::directory_iterator(folder), {});
@@ -32,7 +26,7 @@ TEST(SwapBenchmark, WritesEveryFigureItWasAskedFor) {
                                   {EBB_BIN, scratch.path(), "--rounds", "1", "--bytes", "16777216",
                                    "--json", scratch / "figures.json"});
   ASSERT_EQ(run.exit, 0) << run.out << run.err;
-  const std::string figures = text_of(scratch / "figures.json");
+  const std::string figures = text_of_file(scratch / "figures.json");
   for (const char* name : {"step_vs_limit", "checksum_cost", "threads_vs_step", "predicted_vs_step",
                            "io_thread_cores_per_gb_per_s", "own_user_us_per_tile"})
     EXPECT_NE(figures.find("\"" + std::string(name) + "\": "), std::string::npos) << name;
@@ -53,7 +47,7 @@ std::string left_out(const ScratchDirectory& scratch, const std::string& python)
                                   {EBB_BIN, scratch.path(), "--rounds", "1", "--bytes", "16777216",
                                    "--json", json, "--python", python});
   EXPECT_EQ(run.exit, 0) << run.out << run.err;
-  const std::string figures = text_of(json);
+  const std::string figures = text_of_file(json);
   for (const std::string& text : {run.out, figures}) {
     EXPECT_NE(text.find("step_vs_limit"), std::string::npos) << text;
     EXPECT_EQ(text.find("inf"), std::string::npos) << text;
@@ -103,7 +97,7 @@ TEST(MemoryBenchmark, SetsEachOperationBesideItsLoop) {
       EBB_FIXTURES "/../bench/memory",
       {EBB_BIN, "--work", scratch.path(), "--rounds", "1", "--bytes", "16777216", "--json", json});
   ASSERT_EQ(run.exit, 0) << run.out << run.err;
-  const std::string figures = text_of(json);
+  const std::string figures = text_of_file(json);
   for (const char* name : {"loop-copy", "save", "load", "reshard", "convert"})
     EXPECT_NE(figures.find("\"" + std::string(name) + "\": {\"seconds\": "), std::string::npos)
         << figures;

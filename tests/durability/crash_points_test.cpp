@@ -15,7 +15,7 @@
 #include "tests/durability/disk_tree.h"
 #include "tests/durability/machines.h"
 
-namespace ebb::test {
+namespace ebb::test::crash_points_tests {
 namespace {
 
 using libmuon::Communicator;
@@ -326,4 +326,4 @@ TEST(PowerLoss, AnySubsetOfUnsyncedWritesLeavesOneWholeGeneration) {
 }
 
 }  // namespace
-}  // namespace ebb::test
+}  // namespace ebb::test::crash_points_tests

@@ -9,7 +9,7 @@
 
 #include "tests/durability/machines.h"
 
-namespace ebb::test {
+namespace ebb::test::failing_operations_tests {
 namespace {
 
 using libmuon::Communicator;
@@ -237,4 +237,4 @@ TEST(FailingOperations, EndWithTheSameBitsOrAnErrorThatNamesWhatIsLost) {
 }
 
 }  // namespace
-}  // namespace ebb::test
+}  // namespace ebb::test::failing_operations_tests

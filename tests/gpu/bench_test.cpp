@@ -5,7 +5,6 @@
 #include <filesystem>
 #include <fstream>
 #include <map>
-#include <sstream>
 
 #include "ebb/formats/json/json_reader.h"
 #include "tests/gpu/goals.h"
@@ -18,12 +17,7 @@ namespace json = formats::json;
 using test_support::Outcome;
 using test_support::run_program;
 using test_support::ScratchDirectory;
-
-std::string text_of_file(const std::string& path) {
-  std::stringstream text;
-  text << std::ifstream(path).rdbuf();
-  return text.str();
-}
+using test_support::text_of_file;
 
 // Part -> entry -> field -> its number; what is none is left out.
 using Numbers = std::map<std::string, std::map<std::string, std::map<std::string, std::uint64_t>>>;

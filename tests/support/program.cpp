@@ -10,6 +10,8 @@
 
 #include <array>
 #include <filesystem>
+#include <fstream>
+#include <sstream>
 
 #include "ebb/formats/core/check.h"
 
@@ -91,6 +93,12 @@ Outcome RunningProgram::wait() {
 
 Outcome run_program(const std::string& program, const std::vector<std::string>& arguments) {
   return RunningProgram(program, arguments).wait();
+}
+
+std::string text_of_file(const std::string& path) {
+  std::stringstream text;
+  text << std::ifstream(path).rdbuf();
+  return text.str();
 }
 
 ScratchDirectory::ScratchDirectory() {

@@ -35,6 +35,9 @@ class RunningProgram {
 // folder of fixtures, without colours.
 Outcome run_program(const std::string& program, const std::vector<std::string>& arguments);
 
+// What a program wrote.
+std::string text_of_file(const std::string& path);
+
 // A new empty directory below the system's temporary one, removed with everything in it.
 class ScratchDirectory {
  public:

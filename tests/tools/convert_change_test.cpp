@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "tests/support/program.h"
+#include "tests/tools/convert.h"
 
 namespace ebb {
 
@@ -19,10 +19,6 @@ using test_support::run_program;
 using test_support::ScratchDirectory;
 
 constexpr const char* kMuon = "deepspeed/z3_muon_bf16_w4/data";
-
-Outcome convert(std::vector<std::string> arguments) {
-  return run_program("ckpt-convert", arguments);
-}
 
 std::string inspect(const std::vector<std::string>& arguments) {
   const Outcome run = run_program("ckpt-inspect", arguments);

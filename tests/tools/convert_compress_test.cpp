@@ -7,7 +7,7 @@
 #include <fstream>
 #include <thread>
 
-#include "tests/support/program.h"
+#include "tests/tools/convert.h"
 
 namespace ebb {
 
@@ -20,10 +20,6 @@ using test_support::ScratchDirectory;
 
 constexpr const char* kTied = "dcp/fsdp2_w2_odd_rows_tied/data";
 constexpr const char* kZoo = "dcp/zoo_w1/data";
-
-Outcome convert(const std::vector<std::string>& arguments) {
-  return run_program("ckpt-convert", arguments);
-}
 
 std::uint64_t bytes_below(const std::string& directory) {
   std::uint64_t bytes = 0;

@@ -4,7 +4,7 @@
 #include <filesystem>
 #include <fstream>
 
-#include "tests/support/program.h"
+#include "tests/tools/convert.h"
 
 namespace ebb {
 namespace {
@@ -15,10 +15,6 @@ using test_support::run_program;
 using test_support::ScratchDirectory;
 
 constexpr const char* kSource = "deepspeed/z3_muon_bf16_w4/data";
-
-Outcome convert(const std::vector<std::string>& arguments) {
-  return run_program("ckpt-convert", arguments);
-}
 
 void write(const std::string& path, const std::string& text) { std::ofstream(path) << text; }
 

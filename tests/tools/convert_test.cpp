@@ -11,7 +11,7 @@
 #include <thread>
 
 #include "tests/support/archives.h"
-#include "tests/support/program.h"
+#include "tests/tools/convert.h"
 
 namespace ebb {
 
@@ -24,10 +24,6 @@ using test_support::ScratchDirectory;
 
 constexpr const char* kHsdp = "dcp/hsdp_2x2/data";
 constexpr const char* kSharded = "safetensors/dcp_hf_sharded_w3/data";
-
-Outcome convert(const std::vector<std::string>& arguments) {
-  return run_program("ckpt-convert", arguments);
-}
 
 // name, state, dtype, shape, sha256 of every tensor; keys are each format's own.
 std::string content(const std::string& path) {

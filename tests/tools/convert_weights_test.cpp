@@ -9,7 +9,7 @@
 #include <map>
 #include <sstream>
 
-#include "tests/support/program.h"
+#include "tests/tools/convert.h"
 
 namespace ebb {
 namespace {
@@ -17,10 +17,6 @@ namespace {
 using test_support::Outcome;
 using test_support::run_program;
 using test_support::ScratchDirectory;
-
-Outcome convert(const std::vector<std::string>& arguments) {
-  return run_program("ckpt-convert", arguments);
-}
 
 // {name, state} -> SHA-256.
 using Digests = std::map<std::pair<std::string, std::string>, std::string>;

@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "tests/support/program.h"
+#include "tests/tools/convert.h"
 
 namespace ebb {
 
@@ -18,10 +18,6 @@ namespace fs = std::filesystem;
 using test_support::Outcome;
 using test_support::run_program;
 using test_support::ScratchDirectory;
-
-Outcome convert(const std::vector<std::string>& arguments) {
-  return run_program("ckpt-convert", arguments);
-}
 
 // The texts of one field in a list of tensors or values.
 std::multiset<std::string> listed(const std::string& checkpoint, const std::string& field) {

@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "tests/support/program.h"
+#include "tests/tools/convert.h"
 
 namespace ebb {
 
@@ -19,10 +19,6 @@ using test_support::Outcome;
 using test_support::run_program;
 using test_support::says;
 using test_support::ScratchDirectory;
-
-Outcome convert(const std::vector<std::string>& arguments) {
-  return run_program("ckpt-convert", arguments);
-}
 
 std::string written(const std::string& path, const std::string& lines) {
   std::ofstream(path) << lines;

@@ -24,7 +24,7 @@ using Release = SwapSpace::Release;
 using Bytes = std::vector<std::byte>;
 using Contents = std::vector<Bytes>;  // by tensor, of all ranks
 
-constexpr int kPatience = 6;
+constexpr int kSpacePatience = 6;
 
 // All that outlives a start.
 struct Model {
@@ -135,7 +135,7 @@ class SpaceRank {
   template <typename Do>
   auto insist(const Do& something) -> decltype(something()) {
     auto done = something();
-    for (int tries = 0; !done && is_the_disk(done.error()) && tries < kPatience; ++tries) {
+    for (int tries = 0; !done && is_the_disk(done.error()) && tries < kSpacePatience; ++tries) {
       tally_.errors += speaks() ? 1 : 0;
       faults_.clear();
       space_.go_on();

@@ -5,6 +5,7 @@
 
 #include "ebb/formats/core/units.h"
 #include "ebb/formats/dcp/dcp.h"
+#include "tests/formats/dcp/dcp_fixtures.h"
 #include "tests/support/emit_in_memory.h"
 #include "tests/support/expected.h"
 
@@ -15,8 +16,6 @@ namespace {
 namespace fs = std::filesystem;
 using formats::describe_dcp;
 using test_support::Compare;
-
-const fs::path kFixtures = fs::path(EBB_FIXTURES) / "dcp";
 
 std::unique_ptr<Checkpoint> fixture(std::string_view name) {
   auto checkpoint = describe_dcp(test_support::load_tree(kFixtures / name / "data"));

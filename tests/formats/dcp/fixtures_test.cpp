@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "ebb/formats/dcp/dcp.h"
+#include "tests/formats/dcp/dcp_fixtures.h"
 #include "tests/support/expected.h"
 #include "tests/support/source_tree.h"
 
@@ -17,8 +18,6 @@ namespace {
 namespace fs = std::filesystem;
 using formats::describe_dcp;
 using test_support::Compare;
-
-const fs::path kFixtures = fs::path(EBB_FIXTURES) / "dcp";
 
 std::vector<std::string> good_cases() {
   std::vector<std::string> names;

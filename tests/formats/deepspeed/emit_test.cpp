@@ -8,8 +8,7 @@
 #include "ebb/formats/core/units.h"
 #include "ebb/formats/deepspeed/deepspeed.h"
 #include "ebb/formats/torch/archive.h"
-#include "tests/formats/deepspeed/made_content.h"
-#include "tests/support/emit_in_memory.h"
+#include "tests/formats/deepspeed/emitted.h"
 
 namespace ebb {
 
@@ -17,30 +16,12 @@ namespace {
 
 using formats::PickleGraph;
 using formats::PickleId;
+using test_support::emit;
+using test_support::Emitted;
 using test_support::MadeContent;
 using Param = MadeContent::Param;
 
 constexpr std::string_view kTag = "global_step7/";
-
-struct Emitted {
-  EmitPlan plan;
-  std::shared_ptr<test_support::MemoryTree> tree;
-  std::unique_ptr<Checkpoint> checkpoint;
-};
-
-Emitted emit(const Checkpoint& content, Policy policy, std::uint32_t world) {
-  const Layout layout = test_support::layout_for(content.catalog(), policy, world);
-  auto plan = formats::emit_deepspeed({content.catalog(), layout});
-  EBB_CHECK(plan.has_value());
-  auto tree = test_support::carry_out(*plan, content, "out");
-  EBB_CHECK(tree.has_value());
-  EXPECT_TRUE(formats::detect_deepspeed(**tree));
-  auto again = formats::describe_deepspeed(*tree);
-  EXPECT_TRUE(again.has_value()) << again.error().message;
-  // Nothing instead of a null pointer: what is asked of it fails, and the other tests run.
-  auto nothing = std::make_unique<MadeContent>("unreadable", DType::f32);
-  return {std::move(*plan), std::move(*tree), again ? std::move(*again) : std::move(nothing)};
-}
 
 // The pickle of one of the emitted files.
 PickleGraph graph_of(const test_support::MemoryTree& tree, const std::string& name) {

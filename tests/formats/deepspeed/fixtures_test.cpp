@@ -9,6 +9,7 @@
 #include "ebb/formats/deepspeed/deepspeed.h"
 #include "ebb/formats/deepspeed/names.h"
 #include "ebb/formats/pickle/known_globals.h"
+#include "tests/formats/deepspeed/deepspeed_fixtures.h"
 #include "tests/support/archives.h"
 #include "tests/support/expected.h"
 #include "tests/support/source_tree.h"
@@ -21,10 +22,6 @@ namespace fs = std::filesystem;
 using formats::describe_deepspeed;
 using test_support::Compare;
 
-const fs::path kFixtures = fs::path(EBB_FIXTURES) / "deepspeed";
-
-// What the engine does next, and what its observer noticed, are in no checkpoint.
-constexpr std::string_view kNotStored[] = {"next_loss", "next_loss2", "notes", "from"};
 // Elastic files keep no hyper-parameters of the groups.
 constexpr std::string_view kOtherGroups[] = {"z1_elastic_w2"};
 

@@ -7,36 +7,17 @@
 
 #include "ebb/formats/deepspeed/deepspeed.h"
 #include "ebb/formats/torch/archive.h"
-#include "tests/formats/deepspeed/made_content.h"
-#include "tests/support/emit_in_memory.h"
+#include "tests/formats/deepspeed/emitted.h"
 
 namespace ebb {
 
 namespace {
 
+using test_support::emit;
+using test_support::Emitted;
 using test_support::MadeContent;
 using test_support::MemoryTree;
 using Names = std::vector<std::string>;
-
-struct Emitted {
-  EmitPlan plan;
-  std::shared_ptr<MemoryTree> tree;
-  std::unique_ptr<Checkpoint> read;
-};
-
-Emitted emit(const Checkpoint& content, Policy policy, std::uint32_t world) {
-  const Layout layout = test_support::layout_for(content.catalog(), policy, world);
-  auto plan = policy == Policy::replicated
-                  ? formats::emit_deepspeed_universal({content.catalog(), layout})
-                  : formats::emit_deepspeed({content.catalog(), layout});
-  EBB_CHECK(plan.has_value());
-  auto tree = test_support::carry_out(*plan, content, "out");
-  EBB_CHECK(tree.has_value());
-  auto read = policy == Policy::replicated ? formats::describe_deepspeed_universal(*tree)
-                                           : formats::describe_deepspeed(*tree);
-  EBB_CHECK(read.has_value());
-  return {std::move(*plan), std::move(*tree), std::move(*read)};
-}
 
 std::vector<Names> groups_of(const Checkpoint& checkpoint) {
   std::vector<Names> out;
@@ -99,7 +80,7 @@ TEST(DeepSpeedOrder, GroupsStayAsTheEngineMadeThemWhateverTheyCameThrough) {
         if (configured) content.add_value("ds_config", run_of(2));
         if (!configured) name_groups(content);
         const Emitted emitted = emit(content, policy, 2);
-        EXPECT_EQ(groups_of(*emitted.read), kAsTheEngineSorts) << format;
+        EXPECT_EQ(groups_of(*emitted.checkpoint), kAsTheEngineSorts) << format;
         EXPECT_TRUE(emitted.plan.group_order.empty()) << format;
         if (policy == Policy::replicated) continue;
         const char* model = policy == Policy::zero3 ? kModel3 : kModel12;
@@ -114,13 +95,13 @@ TEST(DeepSpeedOrder, PartedHalvesAreBroughtTogetherByTheirNames) {
   auto& groups = content.edit().groups;
   std::ranges::stable_partition(groups, [](const auto& g) { return g.optimizer == "muon"; });
   const Emitted emitted = emit(content, Policy::zero12, 2);
-  EXPECT_EQ(groups_of(*emitted.read), kAsTheEngineSorts);
+  EXPECT_EQ(groups_of(*emitted.checkpoint), kAsTheEngineSorts);
   EXPECT_EQ(emitted.plan.group_order, (std::vector<std::uint32_t>{0, 2, 1, 3}));
   // A name of the job's own: its place is the one that no number takes.
   for (GroupEntry& group : groups)
     for (auto& [key, value] : group.settings)
       if (key == "name" && value.text.starts_with("group0")) value.text.replace(0, 6, "mine");
-  EXPECT_EQ(groups_of(*emit(content, Policy::zero12, 2).read), kAsTheEngineSorts);
+  EXPECT_EQ(groups_of(*emit(content, Policy::zero12, 2).checkpoint), kAsTheEngineSorts);
 }
 
 TEST(DeepSpeedOrder, GroupsFromElsewhereAreGuessedAndThatIsSaid) {
@@ -128,14 +109,14 @@ TEST(DeepSpeedOrder, GroupsFromElsewhereAreGuessedAndThatIsSaid) {
   content.add_group("adamw", {{"bias", {12}}}, 0.01);
   content.add_group("muon", {{"w", {4, 3}}}, 0.02);
   const Emitted one = emit(content, Policy::zero3, 2);
-  EXPECT_EQ(groups_of(*one.read), (std::vector<Names>{{"w"}, {"bias"}}));
+  EXPECT_EQ(groups_of(*one.checkpoint), (std::vector<Names>{{"w"}, {"bias"}}));
   EXPECT_EQ(one.plan.group_order, (std::vector<std::uint32_t>{1, 0}));
   EXPECT_EQ(one.plan.notes,
             Names{"2 parameter groups, Muon's first: DeepSpeed loads groups by position, so the "
                   "job must make them in this order"});
   content.add_group("muon", {{"v", {4, 3}}}, 0.03);
   const Emitted several = emit(content, Policy::zero3, 2);
-  EXPECT_EQ(groups_of(*several.read), (std::vector<Names>{{"bias"}, {"w"}, {"v"}}));
+  EXPECT_EQ(groups_of(*several.checkpoint), (std::vector<Names>{{"bias"}, {"w"}, {"v"}}));
   EXPECT_TRUE(several.plan.group_order.empty());
   EXPECT_NE(several.plan.notes.at(0).find("in the order of the source"), std::string::npos);
 }
@@ -146,7 +127,7 @@ TEST(DeepSpeedOrder, GroupsMadeOfStatesAreNoneOfTheContents) {
   content.add_group("muon", {{"w", {4, 3}}}, 0.02);
   content.edit().groups.clear();
   const Emitted emitted = emit(content, Policy::zero3, 2);
-  EXPECT_EQ(groups_of(*emitted.read), (std::vector<Names>{{"w"}, {"bias"}}));
+  EXPECT_EQ(groups_of(*emitted.checkpoint), (std::vector<Names>{{"w"}, {"bias"}}));
   EXPECT_TRUE(emitted.plan.group_order.empty());
 }
 
@@ -193,12 +174,12 @@ TEST(DeepSpeedOrder, ParametersAreDealtToTheRanksOnceWhateverTheyCameThrough) {
     const MadeContent content = seven_and_five(format, config);
     const Emitted three = emit(content, Policy::zero12, 3);
     EXPECT_EQ(buffers_of(*three.tree, kModel12), dealt) << format;
-    EXPECT_EQ(groups_of(*three.read), groups_of(content)) << "as the model has them";
-    EXPECT_EQ(test_support::content_differences(content, *three.read), "");
-    const Emitted two = emit(*three.read, Policy::zero12, 2);
+    EXPECT_EQ(groups_of(*three.checkpoint), groups_of(content)) << "as the model has them";
+    EXPECT_EQ(test_support::content_differences(content, *three.checkpoint), "");
+    const Emitted two = emit(*three.checkpoint, Policy::zero12, 2);
     EXPECT_EQ(buffers_of(*two.tree, kModel12)[1], (Names{"v0", "v2", "v4", "v1", "v3"}));
-    EXPECT_EQ(groups_of(*emit(*two.read, Policy::zero3, 2).read), groups_of(content));
-    EXPECT_EQ(groups_of(*emit(content, Policy::replicated, 3).read), groups_of(content));
+    EXPECT_EQ(groups_of(*emit(*two.checkpoint, Policy::zero3, 2).checkpoint), groups_of(content));
+    EXPECT_EQ(groups_of(*emit(content, Policy::replicated, 3).checkpoint), groups_of(content));
   }
 }
 
@@ -223,8 +204,8 @@ TEST(DeepSpeedUniversal, SaysWhatNoDeepSpeedCanResumeWhenItIsWritten) {
     return formats::resume_answer(formats::deepspeed_universal_resume(),
                                   {checkpoint.catalog(), world});
   };
-  EXPECT_FALSE(answer(*dealt.read, 1).resumable);
-  EXPECT_EQ(answer(*dealt.read, 1).partition, "zero12");
+  EXPECT_FALSE(answer(*dealt.checkpoint, 1).resumable);
+  EXPECT_EQ(answer(*dealt.checkpoint, 1).partition, "zero12");
   const Emitted third = emit(seven_and_five("dcp", run_of(3)), Policy::replicated, 2);
   EXPECT_TRUE(says(third.plan, "whose loader of universal checkpoints knows Adam's state only"));
   MadeContent adam("dcp", DType::bf16);
@@ -233,7 +214,7 @@ TEST(DeepSpeedUniversal, SaysWhatNoDeepSpeedCanResumeWhenItIsWritten) {
   name_groups(adam);
   const Emitted fine = emit(adam, Policy::replicated, 2);
   EXPECT_EQ(fine.plan.notes, Names{});
-  EXPECT_TRUE(answer(*fine.read, 5).resumable);
+  EXPECT_TRUE(answer(*fine.checkpoint, 5).resumable);
 }
 
 TEST(DeepSpeedPolicy, IsTheSourcesOwnStage) {
@@ -254,8 +235,8 @@ TEST(DeepSpeedEmit, GivesNoStepsToWhatKeepsMomentumAlone) {
   content.add_group("muon", {{"w", {3, 2}}}, 0.1);
   content.edit().groups[0].optimizer = "sgd";
   const Emitted emitted = emit(content, Policy::zero12, 2);
-  EXPECT_EQ(emitted.read->catalog().step, 7);
-  EXPECT_TRUE(emitted.read->catalog().param_steps.empty());
+  EXPECT_EQ(emitted.checkpoint->catalog().step, 7);
+  EXPECT_TRUE(emitted.checkpoint->catalog().param_steps.empty());
 }
 
 TEST(DeepSpeedEmit, SaysWhichTensorsGetAnotherDtype) {

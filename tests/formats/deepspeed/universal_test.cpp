@@ -6,6 +6,7 @@
 
 #include "ebb/formats/deepspeed/deepspeed.h"
 #include "ebb/formats/registry.h"
+#include "tests/formats/deepspeed/deepspeed_fixtures.h"
 #include "tests/formats/deepspeed/made_content.h"
 #include "tests/support/emit_in_memory.h"
 #include "tests/support/expected.h"
@@ -17,9 +18,6 @@ namespace {
 namespace fs = std::filesystem;
 using test_support::MadeContent;
 using test_support::MemoryTree;
-
-const fs::path kFixtures = fs::path(EBB_FIXTURES) / "deepspeed";
-constexpr std::string_view kNotStored[] = {"next_loss", "next_loss2", "notes", "from"};
 
 class UniversalFixture : public testing::TestWithParam<std::string> {};
 

@@ -39,7 +39,7 @@ Value number_tensor() {
   return value;
 }
 
-Catalog content() {
+Catalog documents() {
   Catalog catalog;
   catalog.step = (std::int64_t{1} << 60) + 1;
   catalog.groups = {
@@ -104,7 +104,7 @@ void expect_same_values(const Catalog& wanted, const Catalog& found) {
 }
 
 TEST(SafetensorsDocuments, ComeBackAsTheyWere) {
-  const Catalog catalog = content();
+  const Catalog catalog = documents();
   const auto plan = emit(catalog);
   ASSERT_TRUE(plan) << plan.error().message;
   EXPECT_TRUE(plan->dropped.empty()) << plan->dropped.front();
@@ -112,7 +112,7 @@ TEST(SafetensorsDocuments, ComeBackAsTheyWere) {
 }
 
 TEST(SafetensorsDocuments, AreInTheFirstFileOnly) {
-  Catalog catalog = content();
+  Catalog catalog = documents();
   for (const char* name : {"a", "b", "c"})
     catalog.tensors.push_back({std::nullopt, {}, name, "param", DType::f32, {4}, {}});
   for (const std::uint32_t ranks : {1u, 2u}) {
@@ -147,7 +147,7 @@ TEST(SafetensorsDocuments, TensorsInValuesComeBackOrAreListed) {
 }
 
 TEST(SafetensorsDocuments, WhatWouldNotComeBackEqualIsListedWithTheReason) {
-  Catalog catalog = content();
+  Catalog catalog = documents();
   Value deep;
   for (int i = 0; i < 1100; ++i) deep = Value::of_list({std::move(deep)});
   catalog.values = {{"latin", {}, Value::of_string("\xe9")},

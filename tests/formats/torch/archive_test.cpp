@@ -8,6 +8,7 @@
 #include "ebb/formats/pickle/pickle_writer.h"
 #include "ebb/formats/torch/archive.h"
 #include "ebb/formats/torch/file_writer.h"
+#include "tests/formats/torch/torch_fixtures.h"
 #include "tests/support/source_tree.h"
 
 namespace ebb {
@@ -19,8 +20,6 @@ using formats::PickleGraph;
 using formats::PickleId;
 using formats::PickleKind;
 using formats::TorchArchive;
-
-const fs::path kFixtures = fs::path(EBB_FIXTURES) / "torch";
 
 Result<TorchArchive> open_bytes(ByteVector bytes) {
   const std::uint64_t size = bytes.size();

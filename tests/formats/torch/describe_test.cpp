@@ -11,6 +11,7 @@
 #include "ebb/formats/pickle/known_globals.h"
 #include "ebb/formats/pickle/pickle_writer.h"
 #include "ebb/formats/torch_save/torch_save.h"
+#include "tests/formats/torch/torch_fixtures.h"
 #include "tests/support/expected.h"
 #include "tests/support/source_tree.h"
 
@@ -20,8 +21,6 @@ namespace {
 
 namespace fs = std::filesystem;
 using formats::describe_torch;
-
-const fs::path kFixtures = fs::path(EBB_FIXTURES) / "torch";
 
 class TorchFile : public testing::TestWithParam<std::string_view> {};
 

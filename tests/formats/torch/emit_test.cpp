@@ -7,6 +7,7 @@
 #include "ebb/formats/conversion/content_check.h"
 #include "ebb/formats/dcp/dcp.h"
 #include "ebb/formats/torch_save/torch_save.h"
+#include "tests/formats/torch/torch_fixtures.h"
 #include "tests/libswap/transfer/memory_checkpoint.h"
 #include "tests/support/emit_in_memory.h"
 #include "tests/support/expected.h"
@@ -20,8 +21,6 @@ using formats::describe_torch;
 using formats::PathItem;
 using libswap::testing::MemoryCheckpoint;
 using libswap::testing::Random;
-
-const fs::path kFixtures = fs::path(EBB_FIXTURES);
 
 Result<EmitPlan> planned(const Catalog& content) {
   std::vector<Shape> shapes;
@@ -45,7 +44,7 @@ std::unique_ptr<Checkpoint> written(const Checkpoint& content) {
 class TorchEmit : public testing::TestWithParam<std::string_view> {};
 
 TEST_P(TorchEmit, WritesWhatItReadsBack) {
-  const fs::path folder = kFixtures / "torch" / GetParam();
+  const fs::path folder = kFixtures / GetParam();
   const auto content = describe_torch(test_support::load_tree(folder / "data"));
   ASSERT_TRUE(content.has_value());
   const auto again = written(**content);
@@ -207,7 +206,7 @@ TEST(TorchEmitValues, ListWhatWeightsOnlyWouldNotLoad) {
 // Keys of a dict are words to DCP, positions of a list numbers.
 TEST(TorchEmitDcp, NumberedDictsStayDicts) {
   const auto content =
-      describe_torch(test_support::load_tree(kFixtures / "torch" / "muon_adamw_state" / "data"));
+      describe_torch(test_support::load_tree(kFixtures / "muon_adamw_state" / "data"));
   ASSERT_TRUE(content.has_value());
   Catalog catalog = (*content)->catalog();
   formats::respell_for_dcp(catalog);
@@ -229,7 +228,7 @@ using Names = std::vector<std::pair<std::string, std::string>>;
 
 TEST(TorchNames, FollowTheShapesOfTheModelWhereTheyLeaveNoChoice) {
   const auto content =
-      describe_torch(test_support::load_tree(kFixtures / "torch" / "muon_adamw_state" / "data"));
+      describe_torch(test_support::load_tree(kFixtures / "muon_adamw_state" / "data"));
   ASSERT_TRUE(content.has_value());
   const Catalog& catalog = (*content)->catalog();
   const auto named = [&](std::size_t tensor) {

@@ -171,8 +171,8 @@ std::vector<std::string> unsafe_names(const Write& exp_avg) {
 
 // Torch makes a tensor of the class; anything else is another matter.
 TEST(TorchUnreadNames, AreUnsafeWhereTheyAreMoreThanTheClassOfATensor) {
-  using Names = std::vector<std::string>;
-  EXPECT_EQ(unsafe_names(subclass("acme.tensors", "Folded")), Names());
+  using Unsafe = std::vector<std::string>;
+  EXPECT_EQ(unsafe_names(subclass("acme.tensors", "Folded")), Unsafe());
   EXPECT_EQ(unsafe_names([](PickleWriter& pickle) {
               wrapper_subclass(pickle, "posix", "system", {4}, [&] {
                 pickle.dict([&] {
@@ -181,7 +181,7 @@ TEST(TorchUnreadNames, AreUnsafeWhereTheyAreMoreThanTheClassOfATensor) {
                 });
               });
             }),
-            Names{"posix.system"});
+            Unsafe{"posix.system"});
   EXPECT_EQ(unsafe_names([](PickleWriter& pickle) {
               wrapper_subclass(pickle, "acme.tensors", "Folded", {4}, [&] {
                 pickle.dict([&] {
@@ -190,7 +190,7 @@ TEST(TorchUnreadNames, AreUnsafeWhereTheyAreMoreThanTheClassOfATensor) {
                 });
               });
             }),
-            Names{"acme.tensors.Folded"});
+            Unsafe{"acme.tensors.Folded"});
   EXPECT_EQ(unsafe_names([](PickleWriter& pickle) {
               pickle.call("torch._tensor", "_rebuild_from_type_v2", [&] {
                 pickle.global("posix", "system");
@@ -199,7 +199,7 @@ TEST(TorchUnreadNames, AreUnsafeWhereTheyAreMoreThanTheClassOfATensor) {
                 pickle.none();
               });
             }),
-            Names{"posix.system"});
+            Unsafe{"posix.system"});
 }
 
 // {"w": ...} of opcodes.

@@ -18,7 +18,7 @@ namespace {
 
 using std::chrono::milliseconds;
 
-constexpr milliseconds kLimit(10000);
+constexpr milliseconds kPatience(10000);
 
 // `body` on a thread a rank.
 void on_mailboxes(std::uint32_t world, const test::Inspect& inspect,
@@ -42,7 +42,7 @@ TEST(MessageRanks, HowEverMuchTravelsNoMessageIsLongerThanTheirLimit) {
     return Result<>();
   };
   on_mailboxes(3, measure, [](std::unique_ptr<Transport> transport) {
-    const auto ranks = make_message_ranks(std::move(transport), kLimit);
+    const auto ranks = make_message_ranks(std::move(transport), kPatience);
     ASSERT_TRUE(ranks);
     std::vector<std::int64_t> numbers(kNumbers);
     std::iota(numbers.begin(), numbers.end(), index_of((*ranks)->rank()));
@@ -59,7 +59,7 @@ TEST(MessageRanks, HowEverMuchTravelsNoMessageIsLongerThanTheirLimit) {
 
 TEST(MessageRanks, AnEmptyBufferIsOneToo) {
   on_mailboxes(2, any_message, [](std::unique_ptr<Transport> transport) {
-    const auto ranks = make_message_ranks(std::move(transport), kLimit);
+    const auto ranks = make_message_ranks(std::move(transport), kPatience);
     ASSERT_TRUE(ranks);
     const Rank peer{1 - index_of((*ranks)->rank())};
     std::vector<std::byte> out = pattern(1, 2, 3), in(3);
@@ -77,7 +77,7 @@ TEST(MessageRanks, AnEmptyBufferIsOneToo) {
 // All three ranks have something to complain of; what ranks bring is looked at before pairs.
 TEST(MessageRanks, TheFirstRefusalIsThatOfAll) {
   on_mailboxes(3, any_message, [](std::unique_ptr<Transport> transport) {
-    const auto ranks = make_message_ranks(std::move(transport), kLimit);
+    const auto ranks = make_message_ranks(std::move(transport), kPatience);
     ASSERT_TRUE(ranks);
     const std::uint32_t me = index_of((*ranks)->rank());
     std::vector<std::byte> bytes(8);
@@ -107,7 +107,7 @@ TEST(MessageRanks, LimitsThatDifferAreNamedOnEveryRank) {
   expect_refused(
       [](std::unique_ptr<Transport> transport) {
         const bool odd = transport->rank() == Rank{2};
-        return make_message_ranks(std::move(transport), odd ? kLimit * 2 : kLimit);
+        return make_message_ranks(std::move(transport), odd ? kPatience * 2 : kPatience);
       },
       Code::usage, "rank 0 waits 10000 ms for its peers, rank 2 20000 ms");
 }
@@ -117,7 +117,7 @@ TEST(MessageRanks, ARankThatCannotTakePartIsNamedOnEveryRank) {
       [](std::unique_ptr<Transport> transport) {
         const bool odd = transport->rank() == Rank{1};
         return make_message_ranks(
-            std::move(transport), kLimit,
+            std::move(transport), kPatience,
             odd ? Result<>(Error{Code::unsupported, "one thread only"}) : Result<>());
       },
       Code::unsupported, "rank 1: one thread only");
@@ -134,7 +134,7 @@ TEST(MessageRanks, ARankThatSpeaksAnotherVersionIsNamed) {
       ASSERT_TRUE(transport->send(Rank{0}, 1, greeting));
       return;
     }
-    const auto refused = make_message_ranks(std::move(transport), kLimit);
+    const auto refused = make_message_ranks(std::move(transport), kPatience);
     ASSERT_FALSE(refused);
     EXPECT_EQ(refused.error().code, Code::usage);
     EXPECT_EQ(refused.error().message,
@@ -161,7 +161,7 @@ TEST(MessageRanks, WhoHasDoneItsPartMayLeaveWhileOthersGoOnInADuplicate) {
     return Result<>();
   };
   on_mailboxes(3, slow, [](std::unique_ptr<Transport> transport) {
-    const auto ranks = make_message_ranks(std::move(transport), kLimit);
+    const auto ranks = make_message_ranks(std::move(transport), kPatience);
     ASSERT_TRUE(ranks);
     const auto other = (*ranks)->duplicate();
     ASSERT_TRUE(other);
@@ -229,7 +229,7 @@ TEST(MessageRanks, ATransportThatFailsEndsTheWorldOnAllRanks) {
     return {};
   };
   on_mailboxes(3, breaks, [&](std::unique_ptr<Transport> transport) {
-    const auto ranks = make_message_ranks(std::move(transport), kLimit);
+    const auto ranks = make_message_ranks(std::move(transport), kPatience);
     ASSERT_TRUE(ranks);
     ASSERT_TRUE((*ranks)->agree(0));
     if ((*ranks)->rank() == Rank{1}) broken = true;

@@ -8,7 +8,7 @@
 #include "tests/libmuon/comm/kinds.h"
 #include "tests/support/no_threads.h"
 
-namespace ebb::libmuon {
+namespace ebb::libmuon::together_tests {
 namespace {
 
 using std::chrono::milliseconds;
@@ -78,4 +78,4 @@ TEST(TogetherOfProcesses, ARankThatCannotStartAThreadSaysSoAndTheOthersHearIt) {
 }
 
 }  // namespace
-}  // namespace ebb::libmuon
+}  // namespace ebb::libmuon::together_tests

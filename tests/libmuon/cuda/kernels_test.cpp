@@ -229,7 +229,7 @@ TEST(CudaKernels, FinishWithWhatTravelsNarrowerAsTheHostDoes) {
     }
 }
 
-struct Shape {
+struct Size {
   std::uint64_t rows, cols;
 };
 
@@ -238,7 +238,7 @@ struct Shape {
 TEST(CudaKernels, OrthogonalizeAsTheHostDoes) {
   Both both;
   for (const Preset& each : presets())
-    for (const Shape shape : {Shape{24, 40}, Shape{40, 24}, Shape{33, 33}, Shape{1, 17}}) {
+    for (const Size shape : {Size{24, 40}, Size{40, 24}, Size{33, 33}, Size{1, 17}}) {
       const MuonSpec spec = each.spec();
       const Block block = Block::matrix(shape.rows, shape.cols);
       const auto u = gaussian(block.span(), 7);
@@ -251,7 +251,7 @@ TEST(CudaKernels, OrthogonalizeAsTheHostDoes) {
     }
   MuonSpec fp32 = MuonSpec::keller();
   for (const Form form : {Form::standard, Form::gram})
-    for (const Shape shape : {Shape{24, 40}, Shape{70, 20}, Shape{33, 33}}) {
+    for (const Size shape : {Size{24, 40}, Size{70, 20}, Size{33, 33}}) {
       fp32.form = form;
       fp32.restarts = {2};
       const Block block = Block::matrix(shape.rows, shape.cols);

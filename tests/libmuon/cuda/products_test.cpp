@@ -4,7 +4,7 @@
 #include "tests/libmuon/cuda/both.h"
 #include "tests/libmuon/kernels/numbers.h"
 
-namespace ebb::libmuon {
+namespace ebb::libmuon::products_tests {
 namespace {
 
 using libswap::Event;
@@ -182,4 +182,4 @@ TEST(CudaStubProducts, AreGivenPlainlyWhereADriverMakesNoGraph) {
 }
 
 }  // namespace
-}  // namespace ebb::libmuon
+}  // namespace ebb::libmuon::products_tests

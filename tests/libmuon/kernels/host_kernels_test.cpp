@@ -11,7 +11,7 @@
 #include "ebb/libmuon/spec/presets.h"
 #include "tests/libmuon/kernels/numbers.h"
 
-namespace ebb::libmuon {
+namespace ebb::libmuon::host_kernels_tests {
 namespace {
 
 using libswap::Buffer;
@@ -240,4 +240,4 @@ TEST(HostKernels, GradientsAndWeightsInBf16GiveTheBitsOfTheSameNumbers) {
 }
 
 }  // namespace
-}  // namespace ebb::libmuon
+}  // namespace ebb::libmuon::host_kernels_tests

@@ -11,7 +11,7 @@
 #include "ebb/libmuon/plan/state_plan.h"
 #include "ebb/libmuon/spec/presets.h"
 
-namespace ebb::libmuon {
+namespace ebb::libmuon::shard_order_tests {
 namespace {
 
 constexpr std::uint64_t kTile = 4096;
@@ -391,4 +391,4 @@ TEST(ShardOrder, GivesEveryChunkWorkForAll) {
 }
 
 }  // namespace
-}  // namespace ebb::libmuon
+}  // namespace ebb::libmuon::shard_order_tests

@@ -14,7 +14,7 @@
 #include "tests/libmuon/support/watched_ranks.h"
 #include "tests/libmuon/support/world.h"
 
-namespace ebb::test {
+namespace ebb::test::axes_tests {
 namespace {
 
 using libmuon::Axis;
@@ -290,4 +290,4 @@ TEST(Axes, OfMoreRanksThanThereAreAreRefused) {
 }
 
 }  // namespace
-}  // namespace ebb::test
+}  // namespace ebb::test::axes_tests

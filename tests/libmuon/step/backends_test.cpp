@@ -14,7 +14,7 @@
 #include "tests/libmuon/support/training.h"
 #include "tests/libmuon/support/world.h"
 
-namespace ebb::test {
+namespace ebb::test::backends_tests {
 namespace {
 
 namespace fs = std::filesystem;
@@ -195,4 +195,4 @@ TEST(Engines, ThatEndWithIoUnderWayLeaveNothingBehindAndResume) {
 }
 
 }  // namespace
-}  // namespace ebb::test
+}  // namespace ebb::test::backends_tests

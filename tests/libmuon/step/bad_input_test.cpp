@@ -11,7 +11,7 @@
 
 #include "tests/libmuon/support/failing_world.h"
 
-namespace ebb::test {
+namespace ebb::test::bad_input_tests {
 namespace {
 
 using libmuon::Communicator;
@@ -181,4 +181,4 @@ TEST(BadInput, CallsOfASecondThreadAreRefusedAndChangeNothing) {
 }
 
 }  // namespace
-}  // namespace ebb::test
+}  // namespace ebb::test::bad_input_tests

@@ -7,8 +7,7 @@
 
 #include "tests/libmuon/support/training.h"
 
-namespace ebb {
-
+namespace ebb::engine_tests {
 namespace {
 
 using test::Finish;
@@ -211,4 +210,4 @@ TEST(Engine, NamesTheSmallestBudgetThatWorks) {
 
 }  // namespace
 
-}  // namespace ebb
+}  // namespace ebb::engine_tests

@@ -11,7 +11,7 @@
 #include "tests/libmuon/support/training.h"
 #include "tests/libmuon/support/world.h"
 
-namespace ebb::test {
+namespace ebb::test::l2_decay_tests {
 namespace {
 
 using libmuon::MuonSpec;
@@ -78,4 +78,4 @@ TEST(L2Decay, MovesExactlyThePredictedBytes) {
 }
 
 }  // namespace
-}  // namespace ebb::test
+}  // namespace ebb::test::l2_decay_tests

@@ -12,7 +12,7 @@
 #include "tests/libmuon/support/failing_world.h"
 #include "tests/libmuon/support/keeping_trainer.h"
 
-namespace ebb::test {
+namespace ebb::test::out_update_tests {
 namespace {
 
 using libmuon::Communicator;
@@ -96,4 +96,4 @@ TEST(OutUpdate, InBf16IsTheUpdateRoundedOnce) {
 }
 
 }  // namespace
-}  // namespace ebb::test
+}  // namespace ebb::test::out_update_tests

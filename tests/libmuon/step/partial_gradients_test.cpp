@@ -11,7 +11,7 @@
 #include "tests/libmuon/support/failing_world.h"
 #include "tests/libmuon/support/late_accelerator.h"
 
-namespace ebb::test {
+namespace ebb::test::partial_gradients_tests {
 namespace {
 
 using libmuon::Communicator;
@@ -333,4 +333,4 @@ TEST(PartialGradients, AreRefusedWhereTheyCannotBeAddedUp) {
 }
 
 }  // namespace
-}  // namespace ebb::test
+}  // namespace ebb::test::partial_gradients_tests

@@ -11,7 +11,7 @@
 #include "tests/libmuon/support/training.h"
 #include "tests/libmuon/support/world.h"
 
-namespace ebb::test {
+namespace ebb::test::paths_tests {
 namespace {
 
 using libmuon::Communicator;
@@ -124,4 +124,4 @@ TEST(SeveralPaths, RanksOnOneDiskShareItFairly) {
 }
 
 }  // namespace
-}  // namespace ebb::test
+}  // namespace ebb::test::paths_tests

@@ -11,7 +11,7 @@
 #include "ebb/libswap/tree/file_tree.h"
 #include "tests/libmuon/support/failing_world.h"
 
-namespace ebb::test {
+namespace ebb::test::second_moment_tests {
 namespace {
 
 using libmuon::MuonSpec;
@@ -210,4 +210,4 @@ TEST(SecondMoments, ThatHaveNoPlaceAreRefusedByName) {
 }
 
 }  // namespace
-}  // namespace ebb::test
+}  // namespace ebb::test::second_moment_tests

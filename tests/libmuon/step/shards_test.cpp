@@ -12,7 +12,7 @@
 #include "tests/libmuon/support/late_accelerator.h"
 #include "tests/libmuon/support/trained.h"
 
-namespace ebb::test {
+namespace ebb::test::shards_tests {
 namespace {
 
 using libmuon::Communicator;
@@ -275,4 +275,4 @@ TEST(Shards, APlacementThatIsNotTheSameOnAllRanksIsNamed) {
 }
 
 }  // namespace
-}  // namespace ebb::test
+}  // namespace ebb::test::shards_tests

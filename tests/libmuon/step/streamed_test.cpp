@@ -7,7 +7,7 @@
 #include "tests/libmuon/support/trained.h"
 #include "tests/libmuon/support/training.h"
 
-namespace ebb::test {
+namespace ebb::test::streamed_tests {
 namespace {
 
 using libmuon::Communicator;
@@ -251,4 +251,4 @@ TEST(StreamedSteps, StopBeforeAWeightMovesWhereTheFactorIsNotFinite) {
 }
 
 }  // namespace
-}  // namespace ebb::test
+}  // namespace ebb::test::streamed_tests

@@ -9,7 +9,7 @@
 #include "tests/support/chrome_trace.h"
 #include "tests/support/cpu_time.h"
 
-namespace ebb::test {
+namespace ebb::test::trace_tests {
 namespace {
 
 using libmuon::Communicator;
@@ -105,4 +105,4 @@ TEST(EngineTrace, CostsAtMostAHundredthOfAStepsProcessorTime) {
 }
 
 }  // namespace
-}  // namespace ebb::test
+}  // namespace ebb::test::trace_tests

@@ -11,7 +11,7 @@
 #include "tests/libmuon/support/training.h"
 #include "tests/libmuon/support/world.h"
 
-namespace ebb::test {
+namespace ebb::test::witness_tests {
 namespace {
 
 using libmuon::Communicator;
@@ -237,4 +237,4 @@ TEST(Witness, TheStepsOfTorchAndKellerJordan) {
 }
 
 }  // namespace
-}  // namespace ebb::test
+}  // namespace ebb::test::witness_tests

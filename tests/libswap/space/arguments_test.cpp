@@ -119,10 +119,6 @@ TEST(SpaceArguments, OfCallsAreNamedAndTheSpaceGoesOn) {
   EXPECT_EQ(rig.read(0), 42);
 }
 
-StateStoreConfig config_in(const std::filesystem::path& folder) {
-  return {.directory = folder, .budget_bytes = 16 * kTile, .tile_bytes = kTile};
-}
-
 TEST(SpaceArguments, OfAStateStoreAreNamedAndAStoreWithoutInitialContentIsZeros) {
   const TemporaryDirectory folder;
   const std::vector<StoredTensor> tensors = {{"w", {13, 7}, {{"master"}}}};

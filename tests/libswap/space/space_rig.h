@@ -5,7 +5,7 @@
 
 #include <cstring>
 
-#include "ebb/libswap/space/swap_space.h"
+#include "ebb/libswap/space/state_store.h"
 #include "ebb/libswap/testing/fault_backend.h"
 #include "ebb/libswap/testing/memory_backend.h"
 
@@ -33,6 +33,10 @@ testing::AssertionResult refused(const Result<T>& result, Code code, std::string
     return testing::AssertionSuccess();
   return testing::AssertionFailure()
          << name_of(result.error().code) << ": " << text(result.error());
+}
+
+inline StateStoreConfig config_in(const std::filesystem::path& folder) {
+  return {.directory = folder, .budget_bytes = 16 * kTile, .tile_bytes = kTile};
 }
 
 // One rank; every buffer is one part of bytes, which begins with its number everywhere.

@@ -42,10 +42,6 @@ Result<> expect_at(std::uint64_t step, const Visit& visit) {
   return {};
 }
 
-StateStoreConfig config_in(const std::filesystem::path& folder) {
-  return {.directory = folder, .budget_bytes = 16 * kTile, .tile_bytes = kTile};
-}
-
 TEST(StateStore, GoesOnAtItsLastSnapshot) {
   const TemporaryDirectory folder;
   for (std::uint64_t run = 0; run < 3; ++run) {

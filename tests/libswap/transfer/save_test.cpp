@@ -19,8 +19,6 @@ using testing::Files;
 using testing::MemoryCheckpoint;
 using testing::Random;
 
-constexpr std::uint64_t kDisk = std::uint64_t{64} << 20;
-
 Result<EmitPlan> emit_toy(const EmitRequest& request) {
   return testing::toy_plan(request.content, request.layout);
 }
@@ -99,7 +97,7 @@ class Save : public ::testing::Test {
 
   Random random_{89};
   MemoryCheckpoint all_;
-  std::shared_ptr<MemoryDisk> disk_ = MemoryDisk::create(kDisk);
+  std::shared_ptr<MemoryDisk> disk_ = MemoryDisk::create(testing::kDisk);
   std::unique_ptr<IoQueue> queue_ = testing::queue_on(disk_);
 };
 

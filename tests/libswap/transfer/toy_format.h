@@ -166,6 +166,7 @@ inline std::unique_ptr<IoQueue> queue_over(std::unique_ptr<IoBackend> backend) {
   EBB_CHECK(queue.has_value());
   return *std::move(queue);
 }
+inline constexpr std::uint64_t kDisk = std::uint64_t{64} << 20;
 inline std::unique_ptr<IoQueue> queue_on(const std::shared_ptr<MemoryDisk>& disk) {
   return queue_over(make_memory_backend(disk));
 }

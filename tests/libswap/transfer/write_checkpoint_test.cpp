@@ -17,8 +17,6 @@ using testing::layout_of;
 using testing::MemoryCheckpoint;
 using testing::Random;
 
-constexpr std::uint64_t kDisk = std::uint64_t{64} << 20;
-
 // A source cut by ZeRO-3 over 3 ranks, a disk with the directory /out, and a plan to write rows
 // over 2 ranks.
 class WriteCheckpoint : public ::testing::Test {
@@ -54,7 +52,7 @@ class WriteCheckpoint : public ::testing::Test {
   Random random_{61};
   MemoryCheckpoint source_;
   EmitPlan plan_;
-  std::shared_ptr<MemoryDisk> disk_ = MemoryDisk::create(kDisk);
+  std::shared_ptr<MemoryDisk> disk_ = MemoryDisk::create(testing::kDisk);
   std::shared_ptr<FaultPlan> faults_ = std::make_shared<FaultPlan>();
   std::unique_ptr<IoQueue> queue_ = testing::queue_on(disk_);
 };
