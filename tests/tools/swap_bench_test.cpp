@@ -65,11 +65,12 @@ TEST(SwapBench, TheSecondsAreThoseOfTheWholeRun) {
                                                    std::to_string(seconds), "--json"});
     const std::chrono::duration<double> took = std::chrono::steady_clock::now() - begin;
     ASSERT_EQ(run.exit, 0) << run.err;
-    // One round is measured in any case, and says how long it took.
-    EXPECT_LE(number_of(run.out, "seconds"), 1.01 * took.count());
-    EXPECT_GE(number_of(run.out, "seconds"), 0.8 * took.count());
+    // One round is measured in any case, and says how long it took, in tenths.
+    constexpr double kTenth = 0.1;
+    EXPECT_LE(number_of(run.out, "seconds"), took.count() + kTenth);
+    EXPECT_GE(number_of(run.out, "seconds"), 0.8 * took.count() - kTenth);
     if (number_of(run.out, "rounds") > 1) {
-      EXPECT_LT(took.count(), 1.5 * seconds) << run.out;
+      EXPECT_LT(took.count(), 2.0 * seconds) << run.out;
     }
   }
 }
