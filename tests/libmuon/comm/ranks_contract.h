@@ -232,7 +232,7 @@ TYPED_TEST_P(RanksOfAnyKind, AllSilentRanksAreNamed) {
 }
 
 TYPED_TEST_P(RanksOfAnyKind, ARankThatIsSlowInsideTheLimitIsNotDead) {
-  constexpr milliseconds kLong = kLimit * 3;  // a busy machine may be late, too
+  static constexpr milliseconds kLong = kLimit * 3;  // a busy machine may be late, too
   this->on_ranks(
       3,
       [](Communicator& comm) {
