@@ -8,7 +8,7 @@
 namespace ebb::test_support {
 namespace {
 
-constexpr unsigned kMostSeconds = 60;  // of a child; one that waits for a thread waits for ever
+constexpr unsigned kMostSeconds = 20;  // of a child; one that waits for a thread waits for ever
 
 }  // namespace
 
