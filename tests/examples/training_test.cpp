@@ -5,7 +5,6 @@
 #include <array>
 #include <csignal>
 #include <filesystem>
-#include <fstream>
 
 #include "ebb/libswap/queue/io_queue.h"
 #include "ebb/libswap/sys/posix_backend.h"
@@ -61,8 +60,7 @@ TEST_F(GptTrain, SaysWhatMuonSendsBesideWhatItWouldElsewhere) {
   ASSERT_EQ(trained.exit, 0) << trained.err;
   for (const std::string system : {"DeepSpeed ZeRO-1/2", "DeepSpeed ZeRO-3", "Megatron-FSDP"})
     EXPECT_NE(trained.out.find("; " + system + " would send "), std::string::npos) << trained.out;
-  std::ifstream file(results);
-  const std::string json{std::istreambuf_iterator<char>(file), {}};
+  const std::string json = test_support::text_of_file(results);
   const auto value = [&](const std::string& key) {
     const std::size_t at = json.find("\"" + key + "\": ");
     return at == std::string::npos ? -1.0 : std::stod(json.substr(at + key.size() + 4));
@@ -200,10 +198,6 @@ TEST_F(GptTrain, ResultsReplaceEarlierOnesAndNothingElse) {
 }
 
 TEST_F(GptTrain, CountersAreWrittenAsLinesOrAsPrometheusText) {
-  const auto text_of = [](const std::string& path) {
-    std::ifstream file(path);
-    return std::string(std::istreambuf_iterator<char>(file), {});
-  };
   const auto count_of = [](const std::string& text, const std::string& part) {
     std::size_t count = 0;
     for (std::size_t at = text.find(part); at != text.npos; at = text.find(part, at + 1)) ++count;
@@ -214,14 +208,16 @@ TEST_F(GptTrain, CountersAreWrittenAsLinesOrAsPrometheusText) {
     const auto run = train({"--swap", swap("s"), "--steps", steps, "--stats", lines});
     ASSERT_EQ(run.exit, 0) << run.err;
   }
-  const std::string written = text_of(lines);  // of the second run alone
+  const std::string written = test_support::text_of_file(lines);  // of the second run alone
   EXPECT_EQ(count_of(written, "{\"schema\":\"ebb.stats/1\",\"seconds\":"), 5u) << written;
   EXPECT_EQ(count_of(written, "\"engine_steps\":10,"), 4u) << written;
   EXPECT_EQ(count_of(written, "\"rank\":null,\"io_read_bytes\":"), 1u) << written;
   const auto run = train({"--swap", swap("s"), "--steps", "21", "--stats", text});
   ASSERT_EQ(run.exit, 0) << run.err;
-  EXPECT_TRUE(text_of(text).starts_with("# HELP ebb_")) << text_of(text);
-  EXPECT_NE(text_of(text).find("ebb_engine_steps_total{rank=\"0\"} 1\n"), std::string::npos);
+  EXPECT_TRUE(test_support::text_of_file(text).starts_with("# HELP ebb_"))
+      << test_support::text_of_file(text);
+  EXPECT_NE(test_support::text_of_file(text).find("ebb_engine_steps_total{rank=\"0\"} 1\n"),
+            std::string::npos);
   const auto refused =
       train({"--swap", swap("s"), "--steps", "22", "--stats", swap("s") + "/lock"});
   EXPECT_EQ(refused.exit, 2) << refused.err;

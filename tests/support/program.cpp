@@ -95,7 +95,7 @@ Outcome run_program(const std::string& program, const std::vector<std::string>& 
   return RunningProgram(program, arguments).wait();
 }
 
-std::string text_of_file(const std::string& path) {
+std::string text_of_file(const std::filesystem::path& path) {
   std::stringstream text;
   text << std::ifstream(path).rdbuf();
   return text.str();

@@ -1,6 +1,7 @@
 // Runs one of the built programs and keeps what it said.
 #pragma once
 
+#include <filesystem>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -35,8 +36,8 @@ class RunningProgram {
 // folder of fixtures, without colours.
 Outcome run_program(const std::string& program, const std::vector<std::string>& arguments);
 
-// What a program wrote.
-std::string text_of_file(const std::string& path);
+// What a program wrote; nothing where there is no such file.
+std::string text_of_file(const std::filesystem::path& path);
 
 // A new empty directory below the system's temporary one, removed with everything in it.
 class ScratchDirectory {

@@ -22,10 +22,7 @@ Outcome inspect(const std::vector<std::string>& arguments) {
 }
 
 std::string golden(const std::string& name) {
-  std::ifstream file(std::string(EBB_FIXTURES) + "/../tools/golden/" + name);
-  std::stringstream text;
-  text << file.rdbuf();
-  return text.str();
+  return test_support::text_of_file(std::string(EBB_FIXTURES) + "/../tools/golden/" + name);
 }
 
 // Where the elements of the first listed shard begin: DCP items are zip archives, data/0 holds

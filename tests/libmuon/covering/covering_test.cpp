@@ -9,7 +9,6 @@
 #include <algorithm>
 #include <csignal>
 #include <cstdlib>
-#include <fstream>
 #include <map>
 #include <set>
 
@@ -37,11 +36,6 @@ bool all_triples() {
 }
 Mpi mpi() { return std::string_view(EBB_MPIEXEC).empty() ? Mpi::without : Mpi::with; }
 std::vector<Row> every_pair() { return covering_array(factors(mpi()), 2, kSeed); }
-
-std::string text_in(const fs::path& path) {
-  std::ifstream file(path);
-  return {std::istreambuf_iterator<char>(file), {}};
-}
 
 // What became of its ranks: what each exited with, or minus the signal that ended it.
 std::vector<int> run_leg(const Leg& leg) {
@@ -88,8 +82,8 @@ Left run_legs(std::vector<Leg> legs) {
     EXPECT_TRUE(ended_well(leg, answers)) << testing::PrintToString(answers);
     if (!ended_well(leg, answers)) return {};
   }
-  const std::string stopped = text_in(directory.path() / "stopped");
-  return {text_in(directory.path() / "hash"), std::ranges::count(stopped, '\n')};
+  const std::string stopped = test_support::text_of_file(directory.path() / "stopped");
+  return {test_support::text_of_file(directory.path() / "hash"), std::ranges::count(stopped, '\n')};
 }
 
 // Every row of an array but those of other parts, against its plain run, until one fails. A part

@@ -1,12 +1,12 @@
 // The runs of the covering array (tests/libmuon/covering) in which a device computes, on the
 // plugin: wherever state, gradients and weights lie and whatever travels, the bits of the plain run
 // there.
-#include <fstream>
 #include <map>
 
 #include "tests/libmuon/covering/rank_run.h"
 #include "tests/libmuon/cuda/plugged.h"
 #include "tests/libmuon/support/training.h"
+#include "tests/support/program.h"
 
 namespace ebb::test {
 namespace {
@@ -47,11 +47,6 @@ std::vector<Row> rows_on_a_device() {
   return rows;
 }
 
-std::string text_in(const std::filesystem::path& path) {
-  std::ifstream file(path);
-  return {std::istreambuf_iterator<char>(file), {}};
-}
-
 class CudaRuns : public testing::TestWithParam<std::uint32_t> {
  protected:
   // The hash of what it left, one leg behind the other.
@@ -65,9 +60,9 @@ class CudaRuns : public testing::TestWithParam<std::uint32_t> {
       };
       EXPECT_EQ(run_threads(leg, on_plugin), Exit::well);
     }
-    const std::string stopped = text_in(directory.path() / "stopped");
+    const std::string stopped = test_support::text_of_file(directory.path() / "stopped");
     stopped_ += static_cast<std::uint64_t>(std::ranges::count(stopped, '\n'));
-    return text_in(directory.path() / "hash");
+    return test_support::text_of_file(directory.path() / "hash");
   }
 
   Plugged plugged_{50};

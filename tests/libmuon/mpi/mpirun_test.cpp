@@ -3,7 +3,6 @@
 
 #include <algorithm>
 #include <filesystem>
-#include <fstream>
 #include <sstream>
 
 #include "tests/libmuon/support/training.h"
@@ -25,10 +24,7 @@ class EngineOverMpi : public testing::Test {
         test_support::mpirun(), test_support::on_processes(processes, "libmuon_mpi_rank", words));
   }
   std::string path(const std::string& name) const { return (base_.path() / name).string(); }
-  std::string weights() const {
-    std::ifstream file(path("weights"), std::ios::binary);
-    return {std::istreambuf_iterator<char>(file), {}};
-  }
+  std::string weights() const { return test_support::text_of_file(path("weights")); }
   // Trains to step 3 and, begun anew, to step 6.
   void expect_bits(std::size_t processes, const Words& directories) const {
     for (const std::string last : {"3", "6"}) {

@@ -16,6 +16,7 @@
 #include "tests/libmuon/support/training.h"
 #include "tests/libmuon/support/world.h"
 #include "tests/support/alarm.h"
+#include "tests/support/program.h"
 
 namespace ebb::test {
 namespace {
@@ -45,11 +46,6 @@ fs::path directory_of(const fs::path& base, Place place, Rank rank) {
 
 void write_file(const fs::path& path, const std::string& text) {
   std::ofstream(path, std::ios::binary) << text;
-}
-
-std::string read_file(const fs::path& path) {
-  std::ifstream file(path, std::ios::binary);
-  return {std::istreambuf_iterator<char>(file), {}};
 }
 
 std::string bytes_of(const std::vector<float>& numbers) {
@@ -85,9 +81,9 @@ Told train_processes(const fs::path& base, std::uint32_t world, const Places& pl
   EXPECT_EQ(answers, std::vector<int>(world, 0));
   Told told;
   for (std::uint32_t rank = 0; rank < world; ++rank)
-    told.errors.push_back(read_file(told_by(Rank{rank}, "error")));
-  told.weights = read_file(told_by(Rank{0}, "weights"));
-  told.origin = read_file(told_by(Rank{0}, "origin"));
+    told.errors.push_back(test_support::text_of_file(told_by(Rank{rank}, "error")));
+  told.weights = test_support::text_of_file(told_by(Rank{0}, "weights"));
+  told.origin = test_support::text_of_file(told_by(Rank{0}, "origin"));
   return told;
 }
 
@@ -108,7 +104,7 @@ std::string weights_of_threads(std::uint64_t steps) {
     return outcome.error.empty() ? 0 : 1;
   });
   EXPECT_EQ(answers, std::vector<int>{0});
-  return read_file(file);
+  return test_support::text_of_file(file);
 }
 
 std::vector<std::string> names_in(const fs::path& directory) {
@@ -318,7 +314,7 @@ TEST(Processes, ASecondRunIsRefusedWithThePidOfTheFirst) {
     if (refused) return 1;
     const bool first = ranks->rank() == Rank{0};
     EXPECT_EQ(refused.error().code, first ? Code::busy : Code::peer);
-    const std::string pid = "process " + read_file(holder);
+    const std::string pid = "process " + test_support::text_of_file(holder);
     EXPECT_EQ(refused.error().message.find(pid) != std::string::npos, first)
         << refused.error().message;
     return testing::Test::HasFailure() ? 1 : 0;

@@ -4,6 +4,7 @@
 #include <filesystem>
 #include <fstream>
 
+#include "tests/support/program.h"
 #include "tests/tools/ckpt_inspect/inspect.h"
 
 namespace ebb {
@@ -153,8 +154,7 @@ TEST(InspectJson, AHoleIsNamedByTensor) {
 std::string map_of(const ScratchDirectory& scratch, const std::string& checkpoint) {
   const Outcome run = inspect({checkpoint, "--map", scratch / "map.html"});
   EXPECT_EQ(run.exit, 0) << run.err;
-  std::ifstream in(scratch / "map.html");
-  return {std::istreambuf_iterator<char>(in), {}};
+  return test_support::text_of_file(scratch / "map.html");
 }
 
 TEST(InspectMap, HoverTextHasLinesAndTheColoursALegend) {
