@@ -110,6 +110,14 @@ Result<StoreFiles> files_of_store(IoBackend& backend, const fs::path& store) {
   return found;
 }
 
+Result<std::uint64_t> size_of(IoBackend& backend, const fs::path& path) {
+  EBB_TRY_ASSIGN(const FileId file, backend.open(path, {.access = Access::read}));
+  const auto info = backend.info(file);
+  EBB_TRY(backend.close(file));
+  if (!info) return info.error();
+  return info->size;
+}
+
 // A folder that create had only just made: nothing lies in it. False for what is no folder.
 Result<bool> holds_nothing(IoBackend& backend, const fs::path& store) {
   EBB_TRY_ASSIGN(const bool folder, backend.is_directory(store));
@@ -148,12 +156,14 @@ struct SwapDirectory::Impl {
   Result<> find_current(Ranks& ranks);
   Result<> remove(const std::vector<Uuid>& stores);
   Result<> remove_store(const Uuid& store);
+  Result<> remove_old(const std::optional<Entry>& old, Ranks& ranks);
   // The file system under this directory, asked by its leader; nothing on other ranks.
   struct Disk {
-    std::string name;  // the same for the same one, whoever asks
-    std::int64_t free = 0;
+    std::string name;                // the same for the same one, whoever asks
+    std::int64_t free = 0, old = 0;  // bytes; of the current store, in this directory
   };
   Result<Disk> ask_disk(const Ranks& ranks) const;
+  Result<std::uint64_t> old_bytes() const;
   bool leads(const Ranks& ranks) const { return ranks.rank() == leader; }
   Part part_of(const Ranks& ranks) const { return leads(ranks) ? Part::looks : Part::listens; }
   fs::path path_of(const Uuid& store) const {
@@ -291,6 +301,11 @@ Result<> SwapDirectory::Impl::remove_store(const Uuid& store) {
   return remove_store_files(io.backend(), removed);
 }
 
+Result<> SwapDirectory::Impl::remove_old(const std::optional<Entry>& old, Ranks& ranks) {
+  const Result<> removed = old && leads(ranks) ? remove({old->uuid}) : Result<>();
+  return agree_all(ranks, removed, "removing the previous store");
+}
+
 // What runs that were killed left in the middle of removing a store or of opening the directory.
 Result<> SwapDirectory::Impl::clear_leftovers() {
   EBB_TRY_ASSIGN(const auto names, io.backend().list(path));
@@ -308,8 +323,29 @@ Result<SwapDirectory::Impl::Disk> SwapDirectory::Impl::ask_disk(const Ranks& ran
   if (!leads(ranks)) return Disk{};
   EBB_TRY_ASSIGN(const FileInfo info, io.backend().info(*lock_file));
   EBB_TRY_ASSIGN(const std::uint64_t free, io.backend().free_bytes(path));
-  return Disk{compose("{} {}", boot_id(), info.device),
-              static_cast<std::int64_t>(std::min(free, kMostBytes))};
+  EBB_TRY_ASSIGN(const std::uint64_t old, old_bytes());
+  const auto number = [](std::uint64_t bytes) {
+    return static_cast<std::int64_t>(std::min(bytes, kMostBytes));
+  };
+  return Disk{compose("{} {}", boot_id(), info.device), number(free), number(old)};
+}
+
+Result<std::uint64_t> SwapDirectory::Impl::old_bytes() const {
+  std::optional<Entry> old;
+  {
+    const MutexLock lock(mutex);
+    old = current;
+  }
+  if (!old) return std::uint64_t{0};
+  EBB_TRY_ASSIGN(const bool here, io.backend().is_directory(path_of(old->uuid)));
+  if (!here) return std::uint64_t{0};
+  EBB_TRY_ASSIGN(const StoreFiles found, files_of_store(io.backend(), path_of(old->uuid)));
+  std::uint64_t bytes = 0;
+  for (const fs::path& file : found.files) {
+    EBB_TRY_ASSIGN(const std::uint64_t size, size_of(io.backend(), file));
+    bytes += size;
+  }
+  return bytes;
 }
 
 const fs::path& SwapDirectory::path() const { return impl_->path; }
@@ -343,25 +379,29 @@ Result<> SwapDirectory::check_space(Ranks& ranks, std::uint64_t mine) const {
   EBB_TRY_ASSIGN(const auto disks, gather(ranks, formats::view_of(asked->name)));
   // Both by the rank that leads in the directory.
   const std::size_t leader = index_of(impl_->leader);
-  std::vector<std::int64_t> needed(ranks.world(), 0), free(ranks.world(), 0);
+  std::vector<std::int64_t> needed(ranks.world(), 0), free = needed, old = needed;
   needed[leader] = static_cast<std::int64_t>(mine);
   free[index_of(ranks.rank())] = asked->free;
-  EBB_TRY(ranks.sum(needed));
-  EBB_TRY(ranks.sum(free));
-  std::int64_t together = 0;
+  old[index_of(ranks.rank())] = asked->old;
+  for (auto* const numbers : {&needed, &free, &old}) EBB_TRY(ranks.sum(*numbers));
+  std::int64_t together = 0, superseded = 0;
   std::size_t others = 0;
   for (std::size_t rank = 0; rank < disks.size(); ++rank) {
     if (disks[rank] != disks[leader]) continue;
     together += needed[rank];
+    superseded += old[rank];
     others += rank == leader ? 0 : 1;
   }
   Result<> fits;
   if (together > free[leader])
     fits = Error{Code::no_space,
-                 compose("{}: the store needs {} bytes{}, {} are free", path().string(), together,
+                 compose("{}: the store needs {} bytes{}, {} are free{}", path().string(), together,
                          others == 0 ? std::string()
                                      : compose(" here and in {} more on this file system", others),
-                         free[leader]),
+                         free[leader],
+                         superseded == 0
+                             ? std::string()
+                             : compose(", {} are the store's that it is to replace", superseded)),
                  "name another directory, or use fewer slots"};
   return agree_all(ranks, fits, "asking for the free space");
 }
@@ -397,8 +437,16 @@ Result<> SwapDirectory::adopt(Ranks& ranks) {
     impl_->current = impl_->entry_of(survey);
     impl_->fresh.reset();
   }
-  const Result<> removed = old && impl_->leads(ranks) ? impl_->remove({old->uuid}) : Result<>();
-  return agree_all(ranks, removed, "removing the previous store");
+  return impl_->remove_old(old, ranks);
+}
+
+Result<> SwapDirectory::drop(Ranks& ranks) {
+  const std::optional<Entry> old = current();
+  {
+    const MutexLock lock(impl_->mutex);
+    impl_->current.reset();
+  }
+  return impl_->remove_old(old, ranks);
 }
 
 }  // namespace ebb::libswap

@@ -52,7 +52,7 @@ class SwapDirectory {
   // a discard() that left a store to be judged.
   Result<Entry> fresh(Ranks& ranks);
   // [C] Code::no_space where the ranks whose directories lie on one file system need more than it
-  // has, together. `mine`: this rank's share.
+  // has, together, beside the current store. `mine`: this rank's share.
   Result<> check_space(Ranks& ranks, std::uint64_t mine) const;
   // [C] The fresh store could not be made or filled. Where all ranks say that no generation of it
   // can be on their disks, what lies of it goes, and the next fresh() draws another name.
@@ -63,6 +63,8 @@ class SwapDirectory {
   // [C] The fresh store has a committed generation: it becomes current, what it supersedes is
   // removed. Code::state if it has none.
   Result<> adopt(Ranks& ranks);
+  // [C] Removes the current store, if there is one, though nothing takes its place yet.
+  Result<> drop(Ranks& ranks);
 
  private:
   struct Impl;
