@@ -101,8 +101,8 @@ Result<> RankTrainer::open() {
     std::copy_n(initial.begin() + static_cast<std::ptrdiff_t>(first), range.count, into.begin());
   };
   const std::size_t me = formats::index_of(ranks_.rank());
-  auto opened = Engine::open(run_.engines[me], ranks_, run_.io, *run_.swap[me], part_of_initial,
-                             run_.resume_from);
+  auto opened = Engine::open(run_.engines[me], ranks_, run_.io, *run_.swap[me],
+                             {.checkpoint = run_.resume_from, .initial = part_of_initial});
   if (!opened) return in_flags(std::move(opened).error(), source());
   engine_ = *std::move(opened);
   for (std::uint32_t i = 0; i < run_.model.parameters.size(); ++i) {

@@ -22,7 +22,7 @@ formats::Result<> train(libmuon::Communicator& rank, libswap::IoQueue& io,
   config.budget_bytes = 4 << 20;  // all that a rank allocates; its share of the state is 8 MiB
   config.tile_bytes = 64 << 10;
   const auto zeros = [](auto, auto, std::span<float> into) { std::ranges::fill(into, 0.0f); };
-  EBB_TRY_ASSIGN(const auto engine, libmuon::Engine::open(config, rank, io, swap, zeros, nullptr));
+  EBB_TRY_ASSIGN(auto engine, libmuon::Engine::open(config, rank, io, swap, {.initial = zeros}));
   Matrices weights(kMatrices, std::vector<float>(256 * 256)), gradients = weights;
   for (std::uint32_t i = 0; i < kMatrices; ++i) EBB_TRY(engine->bind_weights(i, weights[i]));
   EBB_TRY(engine->install_weights());

@@ -3,6 +3,7 @@
 // compiled without contraction, and with IEEE divisions and roots.
 #pragma once
 
+#include <bit>
 #include <cstdint>
 
 #include "ebb/formats/core/bf16.h"
@@ -37,6 +38,18 @@ constexpr float widened(float value) { return value; }
 constexpr float widened(std::uint16_t bits) { return formats::bf16_to_f32(bits); }
 constexpr void store(float value, float& into) { into = value; }
 constexpr void store(float value, std::uint16_t& into) { into = formats::f32_to_bf16(value); }
+constexpr bool same_bits(float one, float other) {
+  return std::bit_cast<std::uint32_t>(one) == std::bit_cast<std::uint32_t>(other);
+}
+constexpr bool same_bits(std::uint16_t one, std::uint16_t other) { return one == other; }
+
+// A master whose weight is `given`: as it is where that is what it is handed out as.
+template <typename Stored>
+constexpr float taken(float master, Stored given) {
+  Stored handed_out{};
+  store(master, handed_out);
+  return same_bits(handed_out, given) ? master : widened(given);
+}
 
 // The next momentum. M + (1-b)(G - M), not bM + (1-b)G: with the constants rounded to fp32 only the
 // former keeps M = G.

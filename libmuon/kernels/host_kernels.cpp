@@ -5,6 +5,7 @@
 #include <cstring>
 #include <vector>
 
+#include "ebb/libmuon/kernels/element.h"
 #include "ebb/libmuon/kernels/kernels.h"
 #include "ebb/libmuon/kernels/table.h"
 
@@ -204,6 +205,23 @@ class HostKernels : public Kernels {
     return {};
   }
 
+  Event take(std::span<const TakeRange> ranges, After after) override {
+    wait(after);
+    for (const TakeRange& range : ranges)
+      what_.pool.run(formats::div_ceil(range.w.elems, kPoolElems), [&](std::size_t i) {
+        const std::uint64_t first = i * kPoolElems;
+        const std::uint64_t count = std::min(kPoolElems, range.w.elems - first);
+        const Buffer w = range.w.sub(first, count);
+        if (w.dtype == DType::u16) return static_cast<void>(std::ranges::fill(w.u16s(), 0));
+        const Buffer given = range.given.sub(first, count);
+        if (given.dtype == DType::f32)
+          take_all(given.floats(), w.floats());
+        else
+          take_all(given.bf16s(), w.floats());
+      });
+    return {};
+  }
+
   Event adamw(std::span<const AdamRange> ranges, float grad_scale, After after) override {
     wait(after);
     const TraceSpan trace(what_.trace, what_.rank, Lane::compute, "AdamW");
@@ -301,6 +319,11 @@ class HostKernels : public Kernels {
       job(first, w);
       split(w, range.out.bf16s().subspan(first, w.size()), low);
     }
+  }
+
+  template <typename Given>
+  static void take_all(Given given, std::span<float> w) {
+    for (std::size_t i = 0; i < w.size(); ++i) w[i] = taken(w[i], given[i]);
   }
 
   void copy_all(const Buffer& from, const Buffer& to) {

@@ -146,6 +146,11 @@ class PluginKernels : public Kernels {
     for (const OutRange& range : ranges) list.push_back({plain(range.w), plain(range.out)});
     return later(after, &KernelsTable::hand_out, std::move(list));
   }
+  Event take(std::span<const TakeRange> ranges, After after) override {
+    std::vector<PlainTake> list;
+    for (const TakeRange& range : ranges) list.push_back({plain(range.given), plain(range.w)});
+    return later(after, &KernelsTable::take, std::move(list));
+  }
   Event adamw(std::span<const AdamRange> ranges, float grad_scale, After after) override {
     std::vector<PlainAdam> list;
     for (const AdamRange& range : ranges)

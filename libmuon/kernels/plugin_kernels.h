@@ -52,6 +52,9 @@ struct PlainFinish {
 struct PlainOut {
   PlainBuffer w, out;
 };
+struct PlainTake {
+  PlainBuffer given, w;
+};
 struct PlainAdam {
   AdamFactors factors;
   PlainBuffer g, w, exp_avg, exp_avg_sq, out;
@@ -106,7 +109,7 @@ struct PlainNormalise {
   std::uint32_t of_rows = 1;
 };
 
-inline constexpr std::uint32_t kKernelsTableVersion = 4;
+inline constexpr std::uint32_t kKernelsTableVersion = 5;
 
 // `stream`: of the device's table. Calls give it work and return.
 struct KernelsTable {
@@ -131,6 +134,8 @@ struct KernelsTable {
                    Why* why);
   Answer (*hand_out)(void* kernels, void* stream, const PlainOut* ranges, std::uint64_t count,
                      Why* why);
+  Answer (*take)(void* kernels, void* stream, const PlainTake* ranges, std::uint64_t count,
+                 Why* why);
   Answer (*adamw)(void* kernels, void* stream, const PlainAdam* ranges, std::uint64_t count,
                   Why* why);
   Answer (*normalise)(void* kernels, void* stream, const PlainNormalise* ranges,

@@ -64,6 +64,11 @@ struct FinishRange {
 struct OutRange {
   libswap::Buffer w, out;
 };
+// w <- `given` where that is not w as it is handed out; elsewhere w stays. Low halves become 0:
+// what is given is their high ones, which lie elsewhere, and `given` is empty.
+struct TakeRange {
+  libswap::Buffer given, w;
+};
 struct AdamRange {
   const AdamSpec* spec = nullptr;
   std::uint64_t step = 0;  // 1-based
@@ -138,6 +143,7 @@ class Kernels {
   virtual Event normalise(std::span<const NormaliseRange> ranges, After after) = 0;
   virtual Event finish(std::span<const FinishRange> ranges, After after) = 0;
   virtual Event hand_out(std::span<const OutRange> ranges, After after) = 0;
+  virtual Event take(std::span<const TakeRange> ranges, After after) = 0;
   virtual Event adamw(std::span<const AdamRange> ranges, float grad_scale, After after) = 0;
 
   // Before the first orthogonalize(): what ranks have agreed on (Accelerator::measure).

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "ebb/formats/conversion/convert.h"
+#include "ebb/formats/native/survey.h"
 #include "ebb/formats/registry.h"
 #include "ebb/libmuon/comm/together.h"
 #include "ebb/libmuon/step/continuity.h"
@@ -29,9 +30,11 @@ void add_note(std::string& notes, const std::string& text) {
 
 }  // namespace
 
-Beginning::Beginning(const Setup& setup, const InitialWeights& initial,
-                     const Checkpoint* checkpoint)
-    : setup_(setup), initial_(initial), checkpoint_(checkpoint) {}
+Beginning::Beginning(const Setup& setup, const Start& start)
+    : setup_(setup),
+      start_(start),
+      initial_(start.weights.empty() ? start.initial : InitialWeights()),
+      checkpoint_(start.checkpoint) {}
 Beginning::~Beginning() = default;
 
 Result<> Beginning::open_store(const std::vector<std::filesystem::path>& folders) {
@@ -52,6 +55,7 @@ Result<Beginning::Known> Beginning::read() {
   if (scattered_) {
     EBB_TRY_ASSIGN(previous_, formats::describe(scattered_->tree()));
     checkpoint_ = previous_.get();
+    EBB_TRY(check_store());
   }
   Known known;
   if (checkpoint_ == nullptr) return known;
@@ -61,9 +65,9 @@ Result<Beginning::Known> Beginning::read() {
   if (config.dropped == DroppedState::refused && !stored.lost.empty())
     return drops_state(stored, catalog.format);
   held_ = std::move(stored.held);
-  if (!initial_ && std::ranges::find(held_, Held::nothing) != held_.end())
+  if (!initial_ && start_.weights.empty() && std::ranges::find(held_, Held::nothing) != held_.end())
     return Error{Code::usage, "parameters have no initial weights: " + stored.differences,
-                 "pass initial weights to Engine::open"};
+                 "pass weights, or initial ones, to Engine::open"};
   EBB_TRY_ASSIGN(known.notes, compare_groups(config.model, catalog, held_));
   add_note(known.notes, stored.differences);
   EBB_TRY_ASSIGN(known.taken, formats::counted_steps(*checkpoint_));
@@ -76,12 +80,26 @@ Result<Beginning::Known> Beginning::read() {
   return known;
 }
 
+Result<> Beginning::check_store() const {
+  if (!start_.expected.any()) return {};
+  EBB_TRY_ASSIGN(const auto survey, formats::native::survey_store(*scattered_->tree(), ""));
+  EBB_TRY(survey.complete());
+  return check(start_.expected,
+               {survey.superblock().store, survey.committed(),
+                static_cast<std::uint64_t>(checkpoint_->catalog().step.value_or(0))});
+}
+
+bool Beginning::takes_bound(std::uint32_t param) const {
+  if (start_.weights.empty() || setup_.plan().out(param) == Out::update) return false;
+  return checkpoint_ == nullptr || held_[param] == Held::nothing;
+}
+
 Result<> Beginning::fill_from_initial(Sweep& sweep, std::uint64_t step) const {
   const ModelSpec& model = setup_.config.model;
   const StatePlan& plan = setup_.plan();
   return sweep.create(step, [&](std::uint64_t tile, std::span<std::byte> bytes) -> Result<> {
     for (const auto& segment : plan.segments(plan.tiles()[tile])) {
-      if (!plan.columns().of_masters(segment.state)) continue;
+      if (!initial_ || !plan.columns().of_masters(segment.state)) continue;
       const std::string& name = model.params[segment.param].name;
       EBB_TRY(fill_masters(name, segment, bytes, masters_from(initial_, segment.param, name)));
     }

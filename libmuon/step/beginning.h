@@ -1,5 +1,5 @@
 // Beginning: what a new store's state begins from: an earlier store, wherever its parts lie, else a
-// checkpoint, else initial weights.
+// checkpoint, else initial weights, or those that the trainer has bound.
 //
 // Owns the earlier store's files, which it never changes; borrows all else.
 // Threading: one thread. What is marked [C] is collective.
@@ -16,6 +16,7 @@
 
 #include "ebb/libmuon/step/scattered_store.h"
 #include "ebb/libmuon/step/setup.h"
+#include "ebb/libmuon/step/start.h"
 #include "ebb/libmuon/step/stored_state.h"
 #include "ebb/libmuon/step/sweep.h"
 
@@ -23,8 +24,7 @@ namespace ebb::libmuon {
 
 class Beginning {
  public:
-  // `checkpoint` may be null.
-  Beginning(const Setup& setup, const InitialWeights& initial, const Checkpoint* checkpoint);
+  Beginning(const Setup& setup, const Start& start);  // borrowed
   ~Beginning();
 
   // [C] Begins from the store of which this rank may find parts in `folders`.
@@ -44,14 +44,18 @@ class Beginning {
   const Checkpoint* checkpoint() const { return checkpoint_; }
   // The kernels that wrote it, or nothing.
   std::string_view fingerprint() const;
-  // Fills the tiles of a new store, inside work().
+  // Fills the tiles of a new store, inside work(). Masters of which takes_bound() is true are 0.
   Result<> fill(Sweep& sweep, std::uint64_t step) const;
+  // Whether the masters of a parameter begin with its bound weights.
+  bool takes_bound(std::uint32_t param) const;
 
  private:
+  Result<> check_store() const;  // it is the expected one
   Result<> fill_from_initial(Sweep& sweep, std::uint64_t step) const;
 
   const Setup& setup_;
-  const InitialWeights& initial_;
+  const Start& start_;
+  const InitialWeights initial_;  // empty where what is bound is what there is
   const Checkpoint* checkpoint_;
   std::unique_ptr<ScatteredStore> scattered_;
   std::unique_ptr<Checkpoint> previous_;  // what that store holds

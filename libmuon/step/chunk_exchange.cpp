@@ -159,25 +159,26 @@ std::vector<LookRange> ChunkExchange::sums(std::size_t chunk) {
   return ranges;
 }
 
-ChunkExchange::Sent ChunkExchange::highs_in(std::size_t chunk, const Travels& travels) {
+ChunkExchange::Sent ChunkExchange::weights_in(std::size_t chunk, As as, const Travels& travels) {
   const StatePlan& plan = setup_.plan();
   const Routes& routes = setup_.routes;
-  staging_.begin(Staging::Kind::highs, chunk);
+  const auto kind = as == As::highs ? Staging::Kind::highs : Staging::Kind::weights;
+  staging_.begin(kind, chunk);
   const auto bound_here = [this](const Transit& transit) { return weights_.of(transit); };
   const auto gathered = [&](const Transit& transit) {
     return plan.in_place(transit.param, transit.range.first, plan.weights())
                ? Buffer()
-               : staging_.at(Staging::Kind::highs, chunk, transit);
+               : staging_.at(kind, chunk, transit);
   };
   const auto bring = [&](const Exchange& exchange, std::span<const Transit> transits) {
     return exchange.run(*wire_, transits, {bound_here, gathered}, travels);
   };
   std::uint64_t adam = 0;
   if (chunk == 0) {
-    EBB_TRY_ASSIGN(adam, bring(routes.highs_to_shards, routes.adam));
+    EBB_TRY_ASSIGN(adam, bring(routes.weights_to_shards, routes.adam));
   }
   EBB_TRY_ASSIGN(const std::uint64_t matrices,
-                 bring(routes.highs_to_owners, setup_.chunks().weights(chunk)));
+                 bring(routes.weights_to_owners, setup_.chunks().weights(chunk)));
   return adam + matrices;
 }
 

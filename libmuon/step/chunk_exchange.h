@@ -37,7 +37,10 @@ class ChunkExchange {
   Sent gradients_in(std::size_t chunk, Matrices matrices);
   Sent gradients_in_early(std::size_t chunk, const Travels& travels);
   Sent parts_in(std::size_t chunk);  // parts of gradients are added up (HandIn::partial)
-  Sent highs_in(std::size_t chunk, const Travels& travels);
+  // What the trainer has bound, to who keeps the state: as high halves of masters, beside
+  // gradients, or in the place of weights on their way out, where weight() finds it.
+  enum class As : std::uint8_t { highs, weights };
+  Sent weights_in(std::size_t chunk, As as, const Travels& travels);
   Sent updates_together(std::size_t chunk);
   Sent results_apart(std::size_t chunk);
   Sent weights_out(std::size_t chunk, const Travels& travels);

@@ -6,6 +6,7 @@
 
 #include "ebb/libmuon/kernels/kernels.h"
 #include "ebb/libmuon/step/manifest_template.h"
+#include "ebb/libmuon/step/norm.h"
 
 namespace ebb::libmuon {
 namespace {
@@ -35,6 +36,8 @@ Result<std::unique_ptr<Computing>> Computing::make(const Setup& setup) {
   std::unique_ptr<Computing> made(new Computing(setup, std::move(pool)));
   if (setup.config.accelerator != nullptr) {
     EBB_TRY_ASSIGN(made->device_, made->more_kernels());
+    EBB_TRY_ASSIGN(made->look_room_, libswap::allocate(&setup.config.accelerator->device(),
+                                                       setup.prepared.memory.look));
   }
   return made;
 }
@@ -54,8 +57,8 @@ Result<std::unique_ptr<Kernels>> Computing::more_kernels() const {
 
 std::string Computing::fingerprint() const { return fingerprint_of(setup_.config, bf16_, choice_); }
 
-Kernels& Computing::of_gradients() const {
-  return setup_.config.gradients_on == Side::device ? kernels() : *host_;
+Look Computing::look(std::span<const LookRange> ranges, Side side) const {
+  return look_at(ranges, near(side), *pool_, look_room_.buffer());
 }
 
 Result<> Computing::choose(std::string_view kept) {

@@ -26,7 +26,10 @@ class Computing {
   Kernels& kernels() const { return device_ ? *device_ : *host_; }  // where the state is computed
   Kernels& host() const { return *host_; }
   Kernels& adding() const { return *adding_; }  // for the thread that adds parts of gradients up
-  Kernels& of_gradients() const;                // where gradients lie
+  // Those of what a trainer keeps on that side.
+  Kernels& near(Side side) const { return side == Side::device ? kernels() : *host_; }
+  // Looks at what lies there.
+  Look look(std::span<const LookRange> ranges, Side side) const;
   // Makes more of those that compute the state, for a thread of their own.
   Result<std::unique_ptr<Kernels>> more_kernels() const;
 
@@ -49,6 +52,7 @@ class Computing {
   const std::unique_ptr<libswap::Pool> pool_;
   const std::unique_ptr<Kernels> host_, adding_;
   std::unique_ptr<Kernels> device_;  // with an accelerator
+  libswap::DeviceMemory look_room_;  // there, for what is found of what a trainer keeps there
 
   // Of the thread that drives.
   std::optional<Bf16> bf16_;

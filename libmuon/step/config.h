@@ -86,11 +86,6 @@ struct EngineConfig {
   DroppedState dropped = DroppedState::refused;
 };
 
-// Elements [range.first, + count) of a parameter's fp32 initial weights, the same on every rank.
-// Called from one thread at a time, not always the one that opens the engine.
-using InitialWeights =
-    std::function<void(std::uint32_t param, FlatRange range, std::span<float> into)>;
-
 // What the engine will take and move, known before anything is allocated; bytes of this rank.
 struct EnginePlan {
   std::uint64_t state_bytes = 0;  // all that steps page

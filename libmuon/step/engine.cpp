@@ -103,17 +103,21 @@ Result<> Engine::Impl::keep_highs() {
   if (!setup.in_halves() || weights.kept() == steps.now()) return {};
   EBB_TRY(agree_all(weights.unchanged(computing->pool()), "reading its high halves"));
   weights.set_kept(std::nullopt);
-  const Flow::Ended ended = run->keep_highs();
+  if (Result<> ended = ended_well(run->keep_highs({})); !ended) {
+    run->sweep().go_on();  // a tile that could not be written still is to be
+    return ended;
+  }
+  weights.set_kept(steps.now());
+  return {};
+}
+
+Result<> Engine::Impl::ended_well(const Flow::Ended& ended) {
   {
     const MutexLock lock(ending);
     take_counted();
   }
-  if (ended.why) {
-    run->sweep().go_on();  // a tile that could not be written still is to be
-    return *ended.why;
-  }
-  weights.set_kept(steps.now());
-  return {};
+  if (ended.why) return *ended.why;
+  return ended.not_out ? Result<>(*ended.not_out) : Result<>();
 }
 
 Result<> Engine::Impl::can_install() const {
@@ -124,13 +128,7 @@ Result<> Engine::Impl::can_install() const {
 Result<> Engine::Impl::install() {
   if (setup.in_halves()) EBB_TRY(home.settle(libswap::Snapshots::Mode::poll));
   EBB_TRY(keep_highs());
-  const Flow::Ended ended = run->hand_out_weights();
-  {
-    const MutexLock lock(ending);
-    take_counted();
-  }
-  if (ended.why) return *ended.why;
-  if (ended.not_out) return *ended.not_out;
+  EBB_TRY(ended_well(run->hand_out_weights()));
   fate.clear(Fate::owing);
   return {};
 }

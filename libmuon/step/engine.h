@@ -20,11 +20,11 @@
 #include <string>
 #include <string_view>
 
-#include "ebb/formats/catalog/catalog.h"
 #include "ebb/libmuon/comm/communicator.h"
 #include "ebb/libmuon/step/config.h"
 #include "ebb/libmuon/step/engine_stats.h"
 #include "ebb/libmuon/step/pinned_checkpoint.h"
+#include "ebb/libmuon/step/start.h"
 #include "ebb/libmuon/step/step_args.h"
 #include "ebb/libswap/store/store_set.h"
 
@@ -37,18 +37,17 @@ class Engine {
   static Result<EnginePlan> plan(const EngineConfig& config, Rank rank, Side wire = Side::host);
 
   // [C] `ranks` is duplicated: what is in flight uses the duplicate, calls marked [C] both. The
-  // state comes from, in this order: the directory's current store (any world size, layout or tile
-  // size: if they differ it is transferred into a new store), `checkpoint` if given (any format
-  // that describes), `initial` otherwise. Parameters that a store or checkpoint has not, or has
-  // without the state of their optimizer, begin anew; origin() names them. Those that it has too
-  // many are refused (Code::layout names them) unless EngineConfig::dropped allows it, and named in
-  // origin() then. After an error the directory's store is as it was. The directory and the queue
-  // outlive the engine.
+  // state is the directory's current store's (of any world size, layout or tile size: if they
+  // differ it is transferred into a new store), or begins from what is given, as `start` says.
+  // Parameters that a store or checkpoint has not, or has without the state of their optimizer,
+  // begin anew; origin() names them. Those that it has too many are refused (Code::layout names
+  // them) unless EngineConfig::dropped allows it, and named in origin() then. After an error the
+  // directory's store is as it was, but where `start` says that it goes first. The directory and
+  // the queue outlive the engine.
   static Result<std::unique_ptr<Engine>> open(const EngineConfig& config, Communicator& ranks,
                                               libswap::IoQueue& io,
                                               libswap::SwapDirectory& directory,
-                                              const InitialWeights& initial,
-                                              const Checkpoint* checkpoint);
+                                              const Start& start);
   ~Engine();  // waits for I/O; uncommitted steps are lost, committed generations are not
 
   std::uint64_t step_count() const;
@@ -66,6 +65,17 @@ class Engine {
   // [C] Fills the bound weights from the state: after open, before the first forward. Where groups
   // hand out updates, nothing is put there.
   Result<> install_weights();
+  // [C] Takes what the trainer wrote to bound weights into their masters, of these parameters, the
+  // same ones on all ranks: a master becomes its weight where that is not the master rounded, and
+  // stays as it is elsewhere; moments stay. Where masters are in halves, those of a parameter of
+  // which some weight is not what was handed out are the weights: their low halves become 0. Copies
+  // of a weight must be alike: the lowest counts. Waits for a snapshot that is being written; the
+  // next one has what was taken.
+  // Code::usage, before anything changes, for weights that are not finite or not bound, and for
+  // parameters with Out::update. After an I/O error some masters have taken their weights: nothing
+  // but take_weights(), of what was named then and now, abandon_step(), save_to(), stats() and the
+  // destructor is answered (Code::state) before one of the first two worked.
+  Result<> take_weights(std::span<const std::uint32_t> params);
 
   // A step is in flight from begin_step() on, until wait_step() or another call: set_...,
   // snapshot(), all that are about steps, and the destructor wait for its end first.

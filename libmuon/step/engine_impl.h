@@ -2,6 +2,7 @@
 // picture, and who writes what on which thread.
 //   engine.cpp       its calls, and how a step ends
 //   engine_open.cpp  create, resume, transfer, load
+//   taking.cpp       masters take what the trainer wrote to its weights
 //   before_step.cpp  what ranks decide before a step
 //   recovery.cpp     the ways out of a step that stopped
 #pragma once
@@ -29,17 +30,26 @@ struct Engine::Impl {
 
   // engine_open.cpp
   // [C] Gets the state from where Engine::open() says.
-  Result<> attach(const InitialWeights& initial, const Checkpoint* checkpoint);
+  Result<> attach(const Start& start);
   // [C] Answers false where the store holds its state in other places than the plan's: it is to be
   // transferred.
-  Result<bool> resume(const libswap::SwapDirectory::Entry& current);
+  Result<bool> resume(const libswap::SwapDirectory::Entry& current, const ExpectedStore& expected);
   Result<> take_over(const formats::native::Manifest& manifest);
-  Result<> begin_anew(const InitialWeights& initial, const Checkpoint* checkpoint);
+  Result<> begin_anew(const Start& start);
+  Result<> bind(std::span<const libswap::Buffer> given);
+  Result<> check_bound(const Beginning& from) const;
+  Result<> take_bound(const Beginning& from);  // [C]
   Result<> make_and_fill(const libswap::SwapDirectory::Entry& fresh,
                          const formats::native::Uuid& parent, Beginning& from);
   // [C] Decides how products are made (Computing::choose), and tells all that computes.
   Result<> choose_products(std::string_view kept);
   Result<> open_sweep();
+
+  // taking.cpp
+  Result<> can_take(std::span<const std::uint32_t> params);
+  // [C] By parameter: whether its masters are to take their weights.
+  Result<std::vector<bool>> agree_on_taken(std::span<const std::uint32_t> params);
+  Result<> take(const std::vector<bool>& taken);  // [C]
 
   // before_step.cpp
   Result<> check_ready(const StepArgs& args) const;
@@ -58,6 +68,8 @@ struct Engine::Impl {
   void forget_gradients();
   // [C] Brings high halves of masters into their tiles, unless those of the present step are there.
   Result<> keep_highs();
+  // [C] What a walk through all weights says of itself, once its counters are taken.
+  Result<> ended_well(const Flow::Ended& ended);
   Result<> can_install() const;
   // [C] Hands out all weights.
   Result<> install();
@@ -67,6 +79,7 @@ struct Engine::Impl {
 
   // recovery.cpp
   Result<> not_stopped() const;
+  Result<> not_stopped_in_a_step() const;
   Result<> can_go_on() const;
   Result<StepResult> go_on();
   Result<> go_back();

@@ -1,4 +1,7 @@
 // Where an engine's state comes from: the store, another store, a checkpoint, initial weights.
+#include <algorithm>
+#include <iterator>
+
 #include "ebb/libmuon/comm/check_communicator.h"
 #include "ebb/libmuon/comm/together.h"
 #include "ebb/libmuon/step/engine_impl.h"
@@ -15,8 +18,7 @@ std::string ranks_text(std::uint32_t world) { return compose("{} ranks", world);
 Result<std::unique_ptr<Engine>> Engine::open(const EngineConfig& config, Communicator& ranks,
                                              libswap::IoQueue& io,
                                              libswap::SwapDirectory& directory,
-                                             const InitialWeights& initial,
-                                             const Checkpoint* checkpoint) {
+                                             const Start& start) {
   const auto make = [&]() -> Result<std::unique_ptr<Impl>> {
     const bool takes = config.accelerator != nullptr && ranks.takes(config.accelerator->device());
     EBB_TRY_ASSIGN(Prepared prepared,
@@ -27,27 +29,25 @@ Result<std::unique_ptr<Engine>> Engine::open(const EngineConfig& config, Communi
                                              ? "the layouts"
                                              : "the axes " + text_of(config.partition.axes),
                                          prepared.plan.world(), ranks.world())};
-    if (!initial && checkpoint == nullptr && !directory.current())
-      return Error{Code::usage,
-                   directory.path().string() +
-                       " holds no store, and there is neither a checkpoint nor initial weights",
-                   "pass initial weights to Engine::open"};
+    EBB_TRY(check(start, config.model.params.size(), directory.current().has_value(),
+                  directory.path().string()));
     auto impl = std::make_unique<Impl>(config, ranks, io, directory, std::move(prepared));
     EBB_TRY(impl->make_rooms());
+    EBB_TRY(impl->bind(start.weights));
     return impl;
   };
   EBB_TRY(check_communicator(ranks));
   auto made = make();
   EBB_TRY(libswap::agree_all(ranks, made ? Result<>() : made.error(), "planning its state"));
   auto settings = settings_of(config, (*made)->setup.plan().columns());
-  settings.push_back({"the checkpoint to begin from", checkpoint == nullptr ? "none" : "given"});
+  std::ranges::move(settings_of(start), std::back_inserter(settings));
   const auto current = directory.current();
   settings.push_back(
       {"the store to resume", current ? formats::native::to_string(current->uuid) : "none"});
   EBB_TRY(libswap::same_everywhere(ranks, settings));
   std::unique_ptr<Impl> impl = std::move(*made);
   EBB_TRY(impl->run->start());
-  if (Result<> attached = impl->attach(initial, checkpoint); !attached) {
+  if (Result<> attached = impl->attach(start); !attached) {
     ranks.abort();  // nobody may wait for this rank in a collective it never reaches
     return std::move(attached).error();
   }
@@ -80,18 +80,27 @@ Result<> Engine::Impl::open_sweep() {
   return run->open_sweep(home.cache());
 }
 
-Result<> Engine::Impl::attach(const InitialWeights& initial, const Checkpoint* checkpoint) {
-  EBB_TRY_ASSIGN(const bool fits, home.fits());
-  if (fits) {
-    EBB_TRY_ASSIGN(const bool resumed, resume(*home.directory().current()));
-    if (resumed) return {};
-  }
-  return begin_anew(initial, checkpoint);
+Result<> Engine::Impl::bind(std::span<const libswap::Buffer> given) {
+  for (std::uint32_t param = 0; param < given.size(); ++param)
+    if (setup.plan().here(param)) EBB_TRY(weights.bind(param, given[param]));
+  return {};
 }
 
-Result<bool> Engine::Impl::resume(const libswap::SwapDirectory::Entry& current) {
+Result<> Engine::Impl::attach(const Start& start) {
+  if (start.begin == Begin::given) return begin_anew(start);
+  EBB_TRY_ASSIGN(const bool fits, home.fits());
+  if (fits) {
+    EBB_TRY_ASSIGN(const bool resumed, resume(*home.directory().current(), start.expected));
+    if (resumed) return {};
+  }
+  return begin_anew(start);
+}
+
+Result<bool> Engine::Impl::resume(const libswap::SwapDirectory::Entry& current,
+                                  const ExpectedStore& expected) {
   EBB_TRY_ASSIGN(const auto manifest, home.open(current));
   if (!manifest) return false;
+  EBB_TRY(check(expected, {current.uuid, manifest->generation, manifest->step}));
   EBB_TRY(choose_products(manifest->fingerprint));
   EBB_TRY(together(setup.ranks, "resuming its store", [&] { return take_over(*manifest); }));
   weights.set_kept(steps.now());
@@ -105,12 +114,15 @@ Result<> Engine::Impl::take_over(const formats::native::Manifest& manifest) {
   return home.take_over(manifest);
 }
 
-Result<> Engine::Impl::begin_anew(const InitialWeights& initial, const Checkpoint* checkpoint) {
+Result<> Engine::Impl::begin_anew(const Start& start) {
   libswap::SwapDirectory& directory = home.directory();
+  if (start.old_store == OldStore::dropped_first) EBB_TRY(directory.drop(setup.ranks));
   const auto current = directory.current();
-  Beginning from(setup, initial, checkpoint);
-  if (current) EBB_TRY(from.open_store(directory.folders_of(current->uuid)));
+  const bool reads_store = current && start.begin != Begin::given;
+  Beginning from(setup, start);
+  if (reads_store) EBB_TRY(from.open_store(directory.folders_of(current->uuid)));
   EBB_TRY(home.read(from));
+  EBB_TRY(agree_all(check_bound(from), "looking at the weights that it begins from"));
   EBB_TRY(choose_products(from.fingerprint()));
   home.note(computing->note());
   EBB_TRY_ASSIGN(const auto fresh, directory.fresh(setup.ranks));
@@ -118,16 +130,25 @@ Result<> Engine::Impl::begin_anew(const InitialWeights& initial, const Checkpoin
   if (Result<> made = make_and_fill(fresh, parent, from); !made) {
     run->close_sweep();
     home.discard(fresh);
-    return made;
+    if (made.error().code != Code::no_space || reads_store || !current) return made;
+    Error full = std::move(made).error();
+    full.hint = "OldStore::dropped_first removes the old store before; or " + full.hint;
+    return full;
   }
   EBB_TRY(home.adopt());
-  if (current)
+  if (reads_store)
     home.set_origin("transferred the store of " + ranks_text(current->world));
-  else if (checkpoint != nullptr)
-    home.set_origin(compose("loaded a {} checkpoint of {}", checkpoint->catalog().format,
-                            ranks_text(checkpoint->catalog().world)));
+  else if (start.checkpoint != nullptr)
+    home.set_origin(compose("loaded a {} checkpoint of {}", start.checkpoint->catalog().format,
+                            ranks_text(start.checkpoint->catalog().world)));
   else
     home.set_origin("created");
+  return {};
+}
+
+Result<> Engine::Impl::check_bound(const Beginning& from) const {
+  for (std::uint32_t param = 0; param < setup.plan().params(); ++param)
+    if (from.takes_bound(param) && weights.bound(param)) EBB_TRY(weights.finite(param, *computing));
   return {};
 }
 
@@ -136,11 +157,21 @@ Result<> Engine::Impl::make_and_fill(const libswap::SwapDirectory::Entry& fresh,
   EBB_TRY(home.make(fresh, parent));
   EBB_TRY(agree_all(open_sweep(), "making room for its state"));
   EBB_TRY(from.work("filling its store", [&] { return from.fill(run->sweep(), steps.now()); }));
+  EBB_TRY(take_bound(from));
   weights.set_kept(steps.now());
   EBB_TRY_ASSIGN(const bool begun, begin_snapshot());
   EBB_CHECK(begun);
   EBB_TRY(wait_for_snapshot());
   return {};
+}
+
+// Of halves the low ones are 0 already.
+Result<> Engine::Impl::take_bound(const Beginning& from) {
+  const auto of = [&](std::uint32_t param) { return from.takes_bound(param); };
+  bool any = false;
+  for (std::uint32_t param = 0; param < setup.plan().params(); ++param) any = any || of(param);
+  if (!any) return {};
+  return ended_well(setup.in_halves() ? run->keep_highs(of) : run->take_weights(of));
 }
 
 }  // namespace ebb::libmuon

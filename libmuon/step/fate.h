@@ -21,6 +21,7 @@ class Fate {
     broken,   // the ranks could not agree whether to go on: the store is to be opened again
     stopped,  // the step was stopped on some rank by an I/O error
     owing,    // the step's weights were not handed out to all
+    taking,   // masters have taken a part of the weights that they were to take
   };
   void set(Trouble trouble, Error why) {
     const libswap::MutexLock lock(mutex_);
@@ -38,7 +39,7 @@ class Fate {
 
  private:
   mutable libswap::Mutex mutex_;
-  std::array<std::optional<Error>, 3> why_ EBB_GUARDED_BY(mutex_);
+  std::array<std::optional<Error>, 4> why_ EBB_GUARDED_BY(mutex_);
 };
 
 }  // namespace ebb::libmuon

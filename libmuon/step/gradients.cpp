@@ -14,11 +14,10 @@ using libswap::Event;
 using libswap::MutexLock;
 
 Gradients::Gradients(const Setup& setup, const Computing& computing, const StepCount& steps,
-                     std::optional<GradientSums> sums, libswap::DeviceMemory look_room)
+                     std::optional<GradientSums> sums)
     : setup_(setup),
       computing_(computing),
       steps_(steps),
-      look_room_(std::move(look_room)),
       absent_(setup.plan()),
       given_(setup.plan().params(), 0),
       sums_(std::move(sums)),
@@ -28,13 +27,11 @@ Gradients::Gradients(const Setup& setup, const Computing& computing, const StepC
 Result<std::unique_ptr<Gradients>> Gradients::make(const Setup& setup, const Computing& computing,
                                                    const StepCount& steps) {
   libswap::Device* const device = device_of(setup.config, setup.config.gradients_on);
-  EBB_TRY_ASSIGN(auto look_room, libswap::allocate(device, setup.prepared.memory.look()));
   std::optional<GradientSums> sums;
   if (setup.config.partition.hand_in == HandIn::added) {
     EBB_TRY_ASSIGN(sums, GradientSums::make(setup.plan(), device));
   }
-  return std::unique_ptr<Gradients>(
-      new Gradients(setup, computing, steps, std::move(sums), std::move(look_room)));
+  return std::unique_ptr<Gradients>(new Gradients(setup, computing, steps, std::move(sums)));
 }
 
 Result<> Gradients::may_hand_in(std::uint32_t param, const Buffer& my_pieces) const {
@@ -60,7 +57,7 @@ Result<> Gradients::take(std::uint32_t param, Buffer my_pieces, Event ready, Flo
   const MutexLock lock(handing_in_);
   EBB_TRY(may_hand_in(param, my_pieces));
   if (sums_) {
-    ready = sums_->add(computing_.of_gradients(), param, my_pieces, ready);
+    ready = sums_->add(computing_.near(setup_.config.gradients_on), param, my_pieces, ready);
     my_pieces = sums_->of(param);
   }
   handed_in(param, {my_pieces, std::move(ready)}, flow);
@@ -103,7 +100,7 @@ Result<> Gradients::may_add() const {
 Result<Event> Gradients::add(std::uint32_t param, const Buffer& my_pieces, const Event& ready) {
   const MutexLock lock(handing_in_);
   EBB_TRY(may_hand_in(param, my_pieces));
-  Event added = sums_->add(computing_.of_gradients(), param, my_pieces, ready);
+  Event added = sums_->add(computing_.near(setup_.config.gradients_on), param, my_pieces, ready);
   set(param, {sums_->of(param), added});
   return added;
 }
@@ -150,8 +147,8 @@ Look Gradients::look() const {
     pool.help_until(here.ready);
     gradients.push_back(here.buffer);
   }
-  return look_at(look_ranges(setup_.config.model, gradients, setup_.plan()),
-                 computing_.of_gradients(), pool, look_room_.buffer());
+  return computing_.look(look_ranges(setup_.config.model, gradients, setup_.plan()),
+                         setup_.config.gradients_on);
 }
 
 void Gradients::forget() {

@@ -25,7 +25,7 @@ class Flow;
 
 class Gradients {
  public:
-  // Allocates the sums, and room for what kernels find on a device. All are borrowed.
+  // Allocates the sums. All are borrowed.
   static Result<std::unique_ptr<Gradients>> make(const Setup& setup, const Computing& computing,
                                                  const StepCount& steps);
 
@@ -62,7 +62,7 @@ class Gradients {
     libswap::Event ready;
   };
   Gradients(const Setup& setup, const Computing& computing, const StepCount& steps,
-            std::optional<GradientSums> sums, libswap::DeviceMemory look_room);
+            std::optional<GradientSums> sums);
   Result<> may_hand_in(std::uint32_t param) const EBB_REQUIRES(handing_in_);
   Result<> may_hand_in(std::uint32_t param, const libswap::Buffer& my_pieces) const
       EBB_REQUIRES(handing_in_);
@@ -74,7 +74,6 @@ class Gradients {
   const Setup& setup_;
   const Computing& computing_;
   const StepCount& steps_;
-  const libswap::DeviceMemory look_room_;  // on the device, where gradients lie there
 
   // Synchronises itself.
   AbsentGradients absent_;

@@ -1,6 +1,7 @@
 #include "ebb/libmuon/step/handed_out.h"
 
 #include <algorithm>
+#include <set>
 
 #include "ebb/formats/core/crc32c.h"
 
@@ -34,7 +35,7 @@ void HandedOut::forget() {
     for (Run& run : runs) run.noted = false;
 }
 
-std::optional<std::uint32_t> HandedOut::changed(libswap::Pool& pool, const Place& place) const {
+std::vector<std::uint32_t> HandedOut::changed(libswap::Pool& pool, const Place& place) const {
   std::vector<const Run*> all;
   for (const auto& runs : runs_)
     for (const Run& run : runs) all.push_back(&run);
@@ -42,9 +43,10 @@ std::optional<std::uint32_t> HandedOut::changed(libswap::Pool& pool, const Place
   pool.run(all.size(), [&](std::size_t i) {
     same[i] = formats::crc32c(0, place(all[i]->part).bytes()) == all[i]->crc ? 1 : 0;
   });
-  const auto found = std::ranges::find(same, 0);
-  if (found == same.end()) return std::nullopt;
-  return all[static_cast<std::size_t>(found - same.begin())]->part.param;
+  std::set<std::uint32_t> found;
+  for (std::size_t i = 0; i < all.size(); ++i)
+    if (same[i] == 0) found.insert(all[i]->part.param);
+  return {found.begin(), found.end()};
 }
 
 }  // namespace ebb::libmuon

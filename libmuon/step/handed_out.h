@@ -8,7 +8,6 @@
 
 #include <cstdint>
 #include <functional>
-#include <optional>
 #include <span>
 #include <vector>
 
@@ -31,8 +30,8 @@ class HandedOut {
   // Whether all were noted since forget().
   bool all() const;
   void forget();
-  // The first parameter of which a run is not what was noted. REQUIRES: all().
-  std::optional<std::uint32_t> changed(libswap::Pool& pool, const Place& place) const;
+  // The parameters of which a run is not what was noted, ascending. REQUIRES: all().
+  std::vector<std::uint32_t> changed(libswap::Pool& pool, const Place& place) const;
 
  private:
   struct Run {

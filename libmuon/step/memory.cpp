@@ -27,10 +27,14 @@ std::uint64_t bounce_bytes(const EngineConfig& config, const StatePlan& plan, co
                                                                     plan.weights());
                                   },
                               .received = [&](const Transit&) { return weights; }};
+  const Exchange::Bounced back{.sent = [&](const Transit&) { return weights; },
+                               .received = [](const Transit&) { return false; }};
   const Routes routes(plan);
-  std::uint64_t most = routes.gradients_to_shards.bounce_bytes(routes.adam, in);
+  std::uint64_t most = std::max(routes.gradients_to_shards.bounce_bytes(routes.adam, in),
+                                routes.weights_to_shards.bounce_bytes(routes.adam, back));
   for (std::size_t chunk = 0; chunk < chunks.count(); ++chunk)
     most = std::max({most, routes.gradients_to_owners.bounce_bytes(chunks.gradients(chunk), in),
+                     routes.weights_to_owners.bounce_bytes(chunks.weights(chunk), back),
                      routes.weights_from_owners.bounce_bytes(chunks.weights(chunk), out),
                      routes.weights_from_shards.bounce_bytes(chunks.adam_weights(chunk), out),
                      routes.updates_together.bounce_bytes(chunks.updates(chunk), both),
@@ -48,6 +52,12 @@ std::uint64_t part_bytes(const EngineConfig& config, const StatePlan& plan, cons
   return most;
 }
 
+std::uint64_t look_bytes(const EngineConfig& config) {
+  const bool there = device_of(config, config.gradients_on) != nullptr ||
+                     device_of(config, config.weights_on) != nullptr;
+  return there ? sizeof(Look) : 0;
+}
+
 }  // namespace
 
 Memory memory_beside_tiles(const EngineConfig& config, const StatePlan& plan, const Chunks& chunks,
@@ -60,6 +70,7 @@ Memory memory_beside_tiles(const EngineConfig& config, const StatePlan& plan, co
           .wire = config.accelerator != nullptr ? wire : Side::host,
           .sums = config.partition.hand_in == HandIn::added ? GradientSums::bytes(plan) : 0,
           .gradients = config.accelerator != nullptr ? config.gradients_on : Side::host,
+          .look = look_bytes(config),
           .updates = Updates::bytes({config.model, plan, chunks, config.accelerator})};
 }
 

@@ -17,14 +17,14 @@ struct Memory {
   Side wire = Side::host;  // where the first lies; the others are the host's
   std::uint64_t sums = 0;  // of gradients
   Side gradients = Side::host;
+  std::uint64_t look = 0;  // of the device, where the trainer keeps something there
   Updates::Bytes updates;  // of Placement::shard
   std::uint64_t on_wire() const { return bounce + parts + (wire == Side::host ? staging : 0); }
-  std::uint64_t look() const { return gradients == Side::device ? sizeof(Look) : 0; }
   std::uint64_t host() const {
     return workspace.host + updates.host + on_wire() + (gradients == Side::host ? sums : 0);
   }
   std::uint64_t device() const {
-    return workspace.device + updates.device + look() + (wire == Side::device ? staging : 0) +
+    return workspace.device + updates.device + look + (wire == Side::device ? staging : 0) +
            (gradients == Side::device ? sums : 0);
   }
 };

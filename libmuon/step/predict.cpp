@@ -48,9 +48,9 @@ std::uint64_t gradient_bytes(const EngineConfig& config, const StatePlan& plan,
 // Of weights that are the high halves of masters, back to these.
 std::uint64_t high_bytes(const StatePlan& plan, const Chunks& chunks, const Routes& routes) {
   if (!plan.columns().in_halves()) return 0;
-  std::uint64_t bytes = routes.highs_to_shards.sent_bytes(routes.adam);
+  std::uint64_t bytes = routes.weights_to_shards.sent_bytes(routes.adam);
   for (std::size_t chunk = 0; chunk < chunks.count(); ++chunk)
-    bytes += routes.highs_to_owners.sent_bytes(chunks.weights(chunk));
+    bytes += routes.weights_to_owners.sent_bytes(chunks.weights(chunk));
   return bytes;
 }
 

@@ -14,6 +14,11 @@ Result<> device_works(const EngineConfig& config) {
 }  // namespace
 
 Result<> Engine::Impl::not_stopped() const {
+  EBB_TRY(fate.check(Fate::taking));
+  return not_stopped_in_a_step();
+}
+
+Result<> Engine::Impl::not_stopped_in_a_step() const {
   EBB_TRY(fate.check(Fate::broken));
   EBB_TRY(fate.check(Fate::stopped));
   return device_works(setup.config);
@@ -59,11 +64,13 @@ Result<> Engine::Impl::go_back() {
   run->forget_updates();
   run->close_sweep();
   home.close();
-  EBB_TRY_ASSIGN(const bool resumed, resume(*home.directory().current()));
+  EBB_TRY_ASSIGN(const bool resumed, resume(*home.directory().current(), {}));
   EBB_CHECK(resumed);  // it was this engine that wrote it
   fate.clear(Fate::stopped);
   fate.clear(Fate::owing);
+  fate.clear(Fate::taking);
   weights.forget_handed_out();
+  weights.set_half_taken({});
   forget_gradients();
   return {};
 }
@@ -111,7 +118,7 @@ Result<> Engine::save_to(libswap::SwapDirectory& other) {
   // missed at once.
   static_cast<void>(self.home.settle(libswap::Snapshots::Mode::wait).has_value());
   EBB_TRY(self.home.move_to(other));
-  if (!self.fate.check(Fate::stopped)) return {};
+  if (!self.fate.check(Fate::stopped) || !self.fate.check(Fate::taking)) return {};
   EBB_TRY_ASSIGN(const bool begun, self.begin_snapshot());
   EBB_CHECK(begun);
   EBB_TRY(self.wait_for_snapshot());

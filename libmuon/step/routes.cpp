@@ -9,8 +9,8 @@ Routes::Routes(const StatePlan& plan)
       results_apart(plan.matrices(), plan.results(), plan.rank()),
       gradients_to_shards(plan.gradients(), plan.shards(), plan.rank()),
       weights_from_shards(plan.shards(), plan.weights(), plan.rank()),
-      highs_to_owners(plan.weights(), plan.muon_state(), plan.rank()),
-      highs_to_shards(plan.weights(), plan.shards(), plan.rank()),
+      weights_to_owners(plan.weights(), plan.muon_state(), plan.rank()),
+      weights_to_shards(plan.weights(), plan.shards(), plan.rank()),
       adam(adam_ranges(plan)) {}
 
 Reductions::Reductions(const StatePlan& plan, std::uint64_t most_room)

@@ -17,7 +17,7 @@ struct Routes {
   Exchange gradients_to_owners, weights_from_owners;
   Exchange updates_together, results_apart;
   Exchange gradients_to_shards, weights_from_shards;
-  Exchange highs_to_owners, highs_to_shards;  // where masters are in halves
+  Exchange weights_to_owners, weights_to_shards;  // what the trainer has bound, to who keeps it
   std::vector<Transit> adam;
 };
 

@@ -109,13 +109,15 @@ Result<> StepRun::travel_in_step(const char* what, const Run& run) {
 }
 
 Result<> StepRun::bring_in(std::size_t chunk) {
-  if (setup_.in_halves()) EBB_TRY(highs_in(chunk, exchange_->touched()));
+  if (setup_.in_halves())
+    EBB_TRY(weights_in(chunk, ChunkExchange::As::highs, exchange_->touched()));
   EBB_TRY(gradients_in(chunk));
   return results_in(chunk);
 }
 
-Result<> StepRun::highs_in(std::size_t chunk, const Travels& travels) {
-  return travel_in_step("high halves in", [&] { return exchange_->highs_in(chunk, travels); });
+Result<> StepRun::weights_in(std::size_t chunk, ChunkExchange::As as, const Travels& travels) {
+  const char* const what = as == ChunkExchange::As::highs ? "high halves in" : "weights in";
+  return travel_in_step(what, [&] { return exchange_->weights_in(chunk, as, travels); });
 }
 
 Result<> StepRun::gradients_in(std::size_t chunk) {
@@ -254,11 +256,24 @@ Flow::Ended StepRun::walk(const Walk& through, Flow::Work work) {
   return flow_->wait();
 }
 
-Flow::Ended StepRun::keep_highs() {
-  return walk([this](const Sweep::Between& next) { return sweep_->keep(steps_.now(), next); },
-              {.in = [this](std::size_t chunk) { return highs_in(chunk, {}); },
+Flow::Ended StepRun::keep_highs(const Travels& of) {
+  const auto highs_in = [&](std::size_t chunk) {
+    return weights_in(chunk, ChunkExchange::As::highs, of);
+  };
+  return walk([&](const Sweep::Between& next) { return sweep_->keep(of, steps_.now(), next); },
+              {.in = highs_in,
                .out = [](std::size_t) { return Result<>(); },
                .doing = "keeping its high halves"});
+}
+
+// Low halves become 0 where they lie.
+Flow::Ended StepRun::take_weights(const Travels& of) {
+  const auto in = [&](std::size_t chunk) {
+    return setup_.in_halves() ? Result<>() : weights_in(chunk, ChunkExchange::As::weights, of);
+  };
+  return walk(
+      [&](const Sweep::Between& next) { return sweep_->take(of, steps_.now(), next); },
+      {.in = in, .out = [](std::size_t) { return Result<>(); }, .doing = "taking its weights"});
 }
 
 Flow::Ended StepRun::hand_out_weights() {

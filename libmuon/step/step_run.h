@@ -43,10 +43,11 @@ class StepRun {
   // Drops U and O of a step that is abandoned.
   void forget_updates();
 
-  // [C] Walks through all chunks, to the end.
-  Result<Look> look_at_sums();     // adds parts of gradients up (HandIn::partial), for their norm
-  Flow::Ended keep_highs();        // brings high halves of masters into their tiles
-  Flow::Ended hand_out_weights();  // all of them, of the present state
+  // [C] Walks through all chunks, to the end. `of`: of these parameters; empty: of all.
+  Result<Look> look_at_sums();  // adds parts of gradients up (HandIn::partial), for their norm
+  Flow::Ended keep_highs(const Travels& of);    // brings high halves of masters into their tiles
+  Flow::Ended take_weights(const Travels& of);  // masters take bound weights (Sweep::take)
+  Flow::Ended hand_out_weights();               // all of them, of the present state
 
   // Takes what was counted since the last call.
   EngineStats take_counted();
@@ -58,7 +59,7 @@ class StepRun {
 
   // [M]
   Result<> bring_in(std::size_t chunk);
-  Result<> highs_in(std::size_t chunk, const Travels& travels);
+  Result<> weights_in(std::size_t chunk, ChunkExchange::As as, const Travels& travels);
   Result<> gradients_in(std::size_t chunk);
   Result<> gradients_in_early(std::size_t piece);
   Result<> parts_in(std::size_t chunk);

@@ -263,7 +263,7 @@ Result<> StateSource::fill(std::span<const formats::native::Segment> segments,
     const std::uint32_t param = plan_.param_of(segment);
     const std::string& name = model_.params[param].name;
     const Held held = held_[param];
-    if (held == Held::nothing && masters)
+    if (held == Held::nothing && masters && initial_)
       EBB_TRY(fill_masters(name, segment, tile, masters_from(initial_, param, name)));
     if (held == Held::nothing || (held == Held::weights && !masters)) continue;
     const TensorEntry* const tensor = index_.find(name, names_[masters ? kMaster : segment.state]);

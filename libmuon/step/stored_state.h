@@ -15,6 +15,7 @@
 #include "ebb/formats/native/manifest.h"
 #include "ebb/libmuon/plan/state_plan.h"
 #include "ebb/libmuon/step/config.h"
+#include "ebb/libmuon/step/start.h"
 #include "ebb/libswap/read/load.h"
 
 namespace ebb::libmuon {
@@ -51,7 +52,8 @@ class TensorIndex {
 // A checkpoint's tensors as a model's states, in their dtypes. Borrows all of it.
 class StateSource {
  public:
-  // REQUIRES: `held` is what find_stored() answered; `initial` is there if something is new.
+  // Where there is no `initial`, masters of what is new stay 0. REQUIRES: `held` is what
+  // find_stored() answered.
   StateSource(const Checkpoint& checkpoint, const ModelSpec& model, const StatePlan& plan,
               std::span<const Held> held, const InitialWeights& initial);
   // REQUIRES: the tile is all zeros.

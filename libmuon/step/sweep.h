@@ -73,9 +73,13 @@ class Sweep {
   using Between = std::function<Result<>(std::size_t chunk, const Result<>& done)>;
   // Hands out all weights, chunk by chunk: `out` follows each.
   Result<> look(const Between& out);
-  // The high halves of all masters into their tiles, which are at `step` then. REQUIRES: they are
-  // apart.
-  Result<> keep(std::uint64_t step, const Between& next);
+  // Of which parameters; empty: of all.
+  using Of = std::function<bool(std::uint32_t param)>;
+  // High halves of masters into their tiles, which are at `step` then. REQUIRES: they are apart.
+  Result<> keep(const Of& of, std::uint64_t step, const Between& next);
+  // Masters take weights, as TakeRange says, from where Ports::weight finds them; their tiles are
+  // at `step` then.
+  Result<> take(const Of& of, std::uint64_t step, const Between& next);
 
   // Gradients times `grad_scale` into the state, which is at `step` afterwards; but for what is
   // untouched: tiles of nothing else are not visited. `absent` is borrowed until the end.
@@ -151,11 +155,17 @@ class Sweep {
   // `tile`.
   void end_visit(libswap::Lift::Visit& lift, const std::vector<Leaving>& out,
                  const libswap::Event& done, const libswap::Event& tile);
-  std::vector<std::vector<std::uint64_t>> tiles_with_weights() const;
+  std::vector<StatePlan::Span> spans_of(const Of& of, const TileEntry& entry) const;
+  // By chunk, in the order of the schedule: chunks of weights are those of a step.
+  using Tiles = std::vector<std::vector<std::uint64_t>>;
+  template <typename Take>
+  void for_masters(const Take& take) const;
+  Tiles tiles_with_weights(const Of& of) const;
+  Tiles tiles_with_masters(const Of& of) const;
   using Visiting =
       std::function<void(std::size_t chunk, libswap::Stream&, const libswap::Stream::Lease&)>;
-  Result<> walk(libswap::TileCache::Use use, std::uint64_t step, const Visiting& visit,
-                const Between& between);
+  Result<> walk(const Tiles& all, libswap::TileCache::Use use, std::uint64_t step,
+                const Visiting& visit, const Between& between);
   void wait_for_weights();
   Result<> device_works() const;
 

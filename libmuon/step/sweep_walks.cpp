@@ -38,11 +38,29 @@ Result<> Sweep::create(std::uint64_t step,
   return cache_.settle();
 }
 
-// By chunk, in the order of the schedule: chunks of weights are those of a step. High halves have
-// tiles of their own, AdamW's in the first chunk: what they travel through is always there.
-std::vector<std::vector<std::uint64_t>> Sweep::tiles_with_weights() const {
+std::vector<StatePlan::Span> Sweep::spans_of(const Of& of, const TileEntry& entry) const {
+  std::vector<StatePlan::Span> spans = parts_.plan.spans(entry);
+  if (of) std::erase_if(spans, [&](const auto& span) { return !of(span.param); });
+  return spans;
+}
+
+// take(chunk, visit) of each that moves masters for the last time in a step.
+template <typename Take>
+void Sweep::for_masters(const Take& take) const {
   const StatePlan& plan = parts_.plan;
-  std::vector<std::vector<std::uint64_t>> tiles(parts_.chunks.count());
+  for (std::size_t chunk = 0, i = 0; chunk < parts_.chunks.count(); ++chunk)
+    for (; i < parts_.chunks.visits_end(chunk); ++i) {
+      const ScheduledVisit& visit = plan.schedule()[i];
+      if (visit.changes() && plan.holds(plan.entry(visit), kMaster) && plan.hands_out(visit))
+        take(chunk, visit);
+    }
+}
+
+// High halves have tiles of their own, AdamW's in the first chunk: what they travel through is
+// always there.
+Sweep::Tiles Sweep::tiles_with_weights(const Of& of) const {
+  const StatePlan& plan = parts_.plan;
+  Tiles tiles(parts_.chunks.count());
   std::map<std::pair<std::uint32_t, std::uint64_t>, std::uint64_t> kept;  // by item and element
   for (std::uint64_t tile = 0; tile < plan.tiles().size(); ++tile) {
     const TileEntry& entry = plan.tiles()[tile];
@@ -50,25 +68,32 @@ std::vector<std::vector<std::uint64_t>> Sweep::tiles_with_weights() const {
     kept.emplace(std::pair(entry.item, entry.first), tile);
     if (!plan.muon(plan.spans(entry).front().param)) tiles.front().push_back(tile);
   }
-  for (std::size_t chunk = 0, i = 0; chunk < parts_.chunks.count(); ++chunk)
-    for (; i < parts_.chunks.visits_end(chunk); ++i) {
-      const ScheduledVisit& visit = plan.schedule()[i];
-      if (!visit.changes() || !plan.holds(plan.entry(visit), kMaster) || !plan.hands_out(visit))
-        continue;
-      const TileEntry& entry = plan.entry(visit);
-      if (plan.has_weights(entry))
-        tiles[chunk].push_back(visit.tile);
-      else if (entry.visit == Visit::finish)
-        tiles[chunk].push_back(kept.at({entry.item, entry.first}));
-    }
+  for_masters([&](std::size_t chunk, const ScheduledVisit& visit) {
+    const TileEntry& entry = plan.entry(visit);
+    if (plan.has_weights(entry))
+      tiles[chunk].push_back(visit.tile);
+    else if (entry.visit == Visit::finish)
+      tiles[chunk].push_back(kept.at({entry.item, entry.first}));
+  });
+  for (auto& some : tiles)
+    std::erase_if(some,
+                  [&](std::uint64_t tile) { return spans_of(of, plan.tiles()[tile]).empty(); });
   return tiles;
 }
 
-Result<> Sweep::walk(TileCache::Use use, std::uint64_t step, const Visiting& visit,
-                     const Between& between) {
+Sweep::Tiles Sweep::tiles_with_masters(const Of& of) const {
+  Tiles tiles(parts_.chunks.count());
+  for_masters([&](std::size_t chunk, const ScheduledVisit& visit) {
+    if (!spans_of(of, parts_.plan.entry(visit)).empty()) tiles[chunk].push_back(visit.tile);
+  });
+  return tiles;
+}
+
+Result<> Sweep::walk(const Tiles& all, TileCache::Use use, std::uint64_t step,
+                     const Visiting& visit, const Between& between) {
   std::vector<TileVisit> visits;
   std::vector<std::size_t> ends;  // by chunk
-  for (const auto& tiles : tiles_with_weights()) {
+  for (const auto& tiles : all) {
     for (const std::uint64_t tile : tiles) visits.push_back({tile, use});
     ends.push_back(visits.size());
   }
@@ -102,20 +127,43 @@ Result<> Sweep::look(const Between& between) {
     stream.give_back(lease, done);
     end_visit(lift, out, done, done);
   };
-  return walk(TileCache::Use::read, 0, look, between);
+  return walk(tiles_with_weights({}), TileCache::Use::read, 0, look, between);
 }
 
-Result<> Sweep::keep(std::uint64_t step, const Between& between) {
+Result<> Sweep::keep(const Of& of, std::uint64_t step, const Between& between) {
   const auto keep = [&](std::size_t chunk, Stream& stream, const Stream::Lease& lease) {
     const TileEntry& entry = parts_.plan.tiles()[lease.tile];
     const Buffer kept = columns_of(entry, lease.buffer).front();
     std::vector<OutRange> ranges;
-    for (const StatePlan::Span& span : parts_.plan.spans(entry))
+    for (const StatePlan::Span& span : spans_of(of, entry))
       ranges.push_back({ports_.high(chunk, {span.param, span.range}),
                         kept.sub(span.tile_first, span.range.count)});
     stream.give_back(lease, parts_.kernels.hand_out(ranges, {}));
   };
-  EBB_TRY(walk(TileCache::Use::create, step, keep, between));
+  const auto use = of ? TileCache::Use::modify : TileCache::Use::create;
+  EBB_TRY(walk(tiles_with_weights(of), use, step, keep, between));
+  return cache_.settle();
+}
+
+Result<> Sweep::take(const Of& of, std::uint64_t step, const Between& between) {
+  const bool in_halves = parts_.plan.columns().in_halves();
+  const auto take = [&](std::size_t chunk, Stream& stream, const Stream::Lease& lease) {
+    const TileEntry& entry = parts_.plan.tiles()[lease.tile];
+    libswap::Lift::Visit lift = lift_->begin();
+    const Buffer tile = lift.up(lease.buffer);
+    const Buffer masters = columns_of(entry, tile).front();
+    std::vector<TakeRange> ranges;
+    for (const StatePlan::Span& span : spans_of(of, entry)) {
+      const Buffer given =
+          in_halves ? Buffer() : lift.up(ports_.weight(chunk, {span.param, span.range}));
+      ranges.push_back({given, masters.sub(span.tile_first, span.range.count)});
+    }
+    const Event done = parts_.kernels.take(ranges, lift.ready());
+    const Event down = lift.down(tile, lease.buffer, done);
+    stream.give_back(lease, down);
+    end_visit(lift, {}, done, down);
+  };
+  EBB_TRY(walk(tiles_with_masters(of), TileCache::Use::modify, step, take, between));
   return cache_.settle();
 }
 

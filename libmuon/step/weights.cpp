@@ -1,5 +1,7 @@
 #include "ebb/libmuon/step/weights.h"
 
+#include <cmath>
+
 #include "ebb/libmuon/step/trainer_buffer.h"
 
 namespace ebb::libmuon {
@@ -25,7 +27,7 @@ Weights::Weights(const Setup& setup)
       bound_(setup.plan().params()) {
   const Routes& routes = setup.routes;
   if (setup.in_halves())
-    handed_out_.emplace(setup.chunks(), routes.highs_to_owners, routes.highs_to_shards);
+    handed_out_.emplace(setup.chunks(), routes.weights_to_owners, routes.weights_to_shards);
 }
 
 Result<> Weights::bind(std::uint32_t param, const Buffer& my_pieces) {
@@ -34,6 +36,16 @@ Result<> Weights::bind(std::uint32_t param, const Buffer& my_pieces) {
                        {"weights", plan.weights(), &ParamSpec::weight, setup_.config.weights_on}));
   bound_[param] = my_pieces;
   return {};
+}
+
+Result<> Weights::finite(std::uint32_t param, const Computing& computing) const {
+  const LookRange range{.g = *bound_[param], .in_norm = false};
+  if (range.g.empty()) return {};
+  const Look found = computing.look({&range, 1}, setup_.config.weights_on);
+  if (std::isfinite(found.largest)) return {};
+  return Error{Code::usage,
+               compose("the weights of {} on rank {} are not finite",
+                       setup_.config.model.params[param].name, index_of(setup_.rank()))};
 }
 
 Buffer Weights::of(const Transit& transit) const {
@@ -72,20 +84,28 @@ void Weights::forget_handed_out() {
   if (handed_out_) handed_out_->forget();
 }
 
-Result<> Weights::unchanged(libswap::Pool& pool) const {
-  if (!handed_out_) return {};
+Result<std::vector<std::uint32_t>> Weights::changed(libswap::Pool& pool) const {
   if (!handed_out_->all())
     return Error{Code::usage,
                  "the bound weights are the high halves of masters, and were not handed out yet",
                  "call install_weights() first"};
-  const auto changed = handed_out_->changed(pool, [this](const Transit& part) { return of(part); });
-  if (!changed) return {};
+  return handed_out_->changed(pool, [this](const Transit& part) { return of(part); });
+}
+
+void Weights::taken(const Travels& of) {
+  for (std::size_t chunk = 0; chunk < setup_.chunks().count(); ++chunk) handed_out(chunk, of);
+}
+
+Result<> Weights::unchanged(libswap::Pool& pool) const {
+  if (!handed_out_) return {};
+  EBB_TRY_ASSIGN(const std::vector<std::uint32_t> others, changed(pool));
+  if (others.empty()) return {};
   return Error{Code::state,
                compose("parameter {}: its weights on rank {} are not those that were handed out: "
                        "they are the high half of its master, which somebody else wrote to",
-                       setup_.config.model.params[*changed].name, index_of(setup_.rank())),
-               "put back what was there, or abandon_step() goes back to the last committed "
-               "generation"};
+                       setup_.config.model.params[others.front()].name, index_of(setup_.rank())),
+               "take_weights() makes them its master; or put back what was there; or "
+               "abandon_step() goes back to the last committed generation"};
 }
 
 }  // namespace ebb::libmuon

@@ -9,9 +9,12 @@
 
 #include <cstdint>
 #include <optional>
+#include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
+#include "ebb/libmuon/step/computing.h"
 #include "ebb/libmuon/step/handed_out.h"
 #include "ebb/libmuon/step/setup.h"
 
@@ -24,6 +27,8 @@ class Weights {
   // Binds them, as Engine::bind_weights() says.
   Result<> bind(std::uint32_t param, const libswap::Buffer& my_pieces);
   bool bound(std::uint32_t param) const { return bound_[param].has_value(); }
+  // Code::usage where what is bound, where the trainer keeps it, is not finite.
+  Result<> finite(std::uint32_t param, const Computing& computing) const;
   // Finds this rank's part of a range, where the trainer has it; empty if it is not bound.
   libswap::Buffer of(const Transit& transit) const;
 
@@ -42,6 +47,15 @@ class Weights {
   Result<> unchanged(libswap::Pool& pool) const;
   // Forgets what was handed out: the state is another one.
   void forget_handed_out();
+  // The parameters of which this rank's weights are not what was handed out, where masters are in
+  // halves. Code::usage where nothing was yet.
+  Result<std::vector<std::uint32_t>> changed(libswap::Pool& pool) const;
+  // Notes that masters are what is bound.
+  void taken(const Travels& of);
+
+  // Parameters whose masters have taken a part of their weights, if there are any.
+  const std::set<std::uint32_t>& half_taken() const { return half_taken_; }
+  void set_half_taken(std::set<std::uint32_t> params) { half_taken_ = std::move(params); }
 
   // The step whose high halves lie in tiles, if there is one.
   std::optional<std::uint64_t> kept() const { return kept_; }
@@ -55,6 +69,7 @@ class Weights {
   // Of the thread that drives.
   std::vector<std::optional<libswap::Buffer>> bound_;  // by parameter
   std::optional<std::uint64_t> kept_;
+  std::set<std::uint32_t> half_taken_;
 
   // Of the thread that meets in a step, else of the one that drives.
   std::optional<HandedOut> handed_out_;  // where masters are in halves

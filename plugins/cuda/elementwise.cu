@@ -56,6 +56,12 @@ __global__ void __launch_bounds__(kThreads)
   for_each(elems, [&](std::uint64_t i) { out.put(i, w[i]); });
 }
 
+template <typename Given>
+__global__ void __launch_bounds__(kThreads)
+    take_kernel(std::uint64_t elems, const Given* __restrict__ given, float* __restrict__ w) {
+  for_each(elems, [&](std::uint64_t i) { w[i] = libmuon::taken(w[i], given[i]); });
+}
+
 template <typename G>
 __global__ void __launch_bounds__(kThreads)
     adamw_kernel(libmuon::AdamFactors f, std::uint64_t elems, const G* __restrict__ g,
@@ -146,6 +152,14 @@ cudaError_t launch_hand_out(const libmuon::PlainOut& range, cudaStream_t stream)
   const std::uint64_t elems = range.w.elems;
   return start(hand_out_kernel, blocks_for(elems), kThreads, 0, stream, elems, floats(range.w),
                Out(range.out));
+}
+
+cudaError_t launch_take(const libmuon::PlainTake& range, cudaStream_t stream) {
+  const std::uint64_t elems = range.w.elems;
+  return as_stored(range.given, [&]<typename Given>(Given* given) {
+    return start(take_kernel<Given>, blocks_for(elems), kThreads, 0, stream, elems, given,
+                 floats(range.w));
+  });
 }
 
 cudaError_t launch_adamw(const libmuon::PlainAdam& range, cudaStream_t stream) {

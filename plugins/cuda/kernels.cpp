@@ -142,6 +142,13 @@ Answer hand_out(void* kernels, void* stream, const libmuon::PlainOut* ranges, st
       [&](const libmuon::PlainOut& range) { return launch_hand_out(range, stream_of(stream)); });
 }
 
+Answer take(void* kernels, void* stream, const libmuon::PlainTake* ranges, std::uint64_t count,
+            Why* why) {
+  return for_ranges(
+      kernels, ranges, count, &libmuon::PlainTake::w, "taking weights", why,
+      [&](const libmuon::PlainTake& range) { return launch_take(range, stream_of(stream)); });
+}
+
 Answer adamw(void* kernels, void* stream, const libmuon::PlainAdam* ranges, std::uint64_t count,
              Why* why) {
   return for_ranges(
@@ -234,6 +241,7 @@ const libmuon::KernelsTable kKernelsTable = {
     .prepare = prepare,
     .finish = finish,
     .hand_out = hand_out,
+    .take = take,
     .adamw = adamw,
     .normalise = normalise,
     .orthogonalize = orthogonalize,

@@ -15,6 +15,7 @@ cudaError_t launch_prepare(const libmuon::PlainPrepare& range, cudaStream_t stre
 cudaError_t launch_prepare_blocks(const libmuon::PlainPrepare& range, cudaStream_t stream);
 cudaError_t launch_finish(const libmuon::PlainFinish& range, cudaStream_t stream);
 cudaError_t launch_hand_out(const libmuon::PlainOut& range, cudaStream_t stream);
+cudaError_t launch_take(const libmuon::PlainTake& range, cudaStream_t stream);
 cudaError_t launch_adamw(const libmuon::PlainAdam& range, cudaStream_t stream);
 // to <- from, rounded; one of them fp32, the other that, bf16 or fp16.
 cudaError_t launch_convert(const libmuon::PlainBuffer& from, const libmuon::PlainBuffer& to,

@@ -61,7 +61,7 @@ class Trainer {
       for (std::uint64_t i = 0; i < into.size(); ++i) into[i] = number(param, range.first + i);
     };
     EBB_TRY_ASSIGN(trainer->engine_, Engine::open(config, *trainer->ranks_.front(), *trainer->io_,
-                                                  *trainer->swap_, initial, nullptr));
+                                                  *trainer->swap_, {.initial = initial}));
     trainer->directory_ = directory;
     const std::size_t params = config.model.params.size();
     trainer->weights_.resize(params);

@@ -116,7 +116,7 @@ Result<Exit> work(tools::Console& console, const tools::Arguments& arguments) {
     std::fill(into.begin(), into.end(), 0.0f);
   };
   EBB_TRY_ASSIGN(const auto engine,
-                 libmuon::Engine::open(config, *ranks[0], *io, *directory, zeros, nullptr));
+                 libmuon::Engine::open(config, *ranks[0], *io, *directory, {.initial = zeros}));
   std::vector<float> gradient(formats::volume(config.model.params[0].shape));
   for (std::size_t i = 0; i < gradient.size(); ++i)
     gradient[i] = static_cast<float>(i % 1024) / 1024.0f - 0.5f;

@@ -156,7 +156,7 @@ Result<Stepped> measure_home(const Setting& in, Tier home, const char* name) {
       into[i] = initial_weight(param, range.first + i);
   };
   EBB_TRY_ASSIGN(const auto engine,
-                 Engine::open(config, *ranks[0], in.io, in.directory, initial, nullptr));
+                 Engine::open(config, *ranks[0], in.io, in.directory, {.initial = initial}));
   for (std::uint32_t i = 0; i < config.model.params.size(); ++i)
     EBB_TRY(engine->bind_weights(i, in.trainer.weight(i)));
   EBB_TRY(engine->install_weights());

@@ -45,7 +45,7 @@ Result<std::unique_ptr<Rehearsal>> Rehearsal::open(Of of, const std::filesystem:
                 into.begin());
   };
   EBB_TRY_ASSIGN(one->engine_, libmuon::Engine::open(config, *one->ranks_.front(), *one->io_,
-                                                     *one->swap_, initial, nullptr));
+                                                     *one->swap_, {.initial = initial}));
   EBB_TRY(one->engine_->bind_weights(0, one->weights_));
   EBB_TRY(one->engine_->install_weights());
   return one;

@@ -146,6 +146,10 @@ History draw_history(std::uint64_t seed) {
     if (start.ends_committed) at = start.until;
     history.starts.push_back(std::move(start));
   }
+  // Drawn apart: histories of seeds from before these are what they were, but for them.
+  Draws apart(seed + 1000000007);
+  history.meaning.writes = chance(apart, 2);
+  for (Start& start : history.starts) start.bound = chance(apart, 3);
   return history;
 }
 

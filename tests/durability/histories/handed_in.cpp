@@ -2,6 +2,7 @@
 
 #include <cmath>
 
+#include "ebb/formats/core/bf16.h"
 #include "tests/libmuon/support/world.h"
 
 namespace ebb::test {
@@ -29,6 +30,20 @@ float gradient_of(const Meaning& meaning, std::uint32_t param, std::uint64_t ste
                     : 0.0f;
   for (std::uint32_t i = 0; i + 1 < part.parts; ++i) value -= other(i);
   return value;
+}
+
+bool is_written(const Meaning& meaning, std::uint32_t param, std::uint64_t step) {
+  return meaning.writes && noise(meaning.seed + 100, param, step) > 0.5f;
+}
+
+float written(const Meaning& meaning, std::uint32_t param, std::uint64_t step,
+              std::uint64_t element) {
+  return 2.5f + coarse(noise(meaning.seed + 101, 1000 * step + param, element), 0.5f);
+}
+
+void initial_weights(std::uint32_t param, FlatRange range, std::span<float> into) {
+  noisy_weights(param, range, into);
+  for (float& value : into) value = formats::bf16_to_f32(formats::f32_to_bf16(value));
 }
 
 Result<> set_learning_rates(libmuon::Engine& engine, const Meaning& meaning) {

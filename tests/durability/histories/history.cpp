@@ -38,6 +38,7 @@ constexpr Knob kKnobs[] = {
     {"micro_batches", [](Start& s) { s.micro_batches = 1; }},
     {"hand_in_threads", [](Start& s) { s.hand_in_threads = 1; }},
     {"halves", [](Start& s) { s.halves = false; }},
+    {"bound", [](Start& s) { s.bound = false; }},
     {"bf16",
      [](Start& s) {
        s.gradient = s.weight = DType::f32;
@@ -63,8 +64,9 @@ std::string text_of(const Meaning& meaning) {
                  meaning.scheduled ? "scheduled" : "one", meaning.tall, meaning.wide,
                  static_cast<int>(meaning.muon.decay), std::to_string(meaning.muon.weight_decay),
                  meaning.muon.form == libmuon::Form::gram ? "gram" : "standard") +
-         compose(", precision {}, second moment {}", static_cast<int>(meaning.muon.precision),
-                 static_cast<int>(meaning.muon.second_moment));
+         compose(", precision {}, second moment {}{}", static_cast<int>(meaning.muon.precision),
+                 static_cast<int>(meaning.muon.second_moment),
+                 meaning.writes ? ", weights are written" : "");
 }
 
 std::string text_of(const Start& s) {
@@ -75,7 +77,7 @@ std::string text_of(const Start& s) {
                              libmuon::name_of(s.placement), name_of(s.hand_in));
   text += compose(", {} micro-batches, {} hand in, gradients {}, weights {}{}", s.micro_batches,
                   s.hand_in_threads, formats::name_of(s.gradient), formats::name_of(s.weight),
-                  s.halves ? " in halves" : "");
+                  compose("{}{}", s.halves ? " in halves" : "", s.bound ? ", bound" : ""));
   text += compose("; tiles {}, chunks {}, early {}, streamed above {}, {} threads, {} slots",
                   s.tile_bytes, s.chunk_bytes, s.early_bytes, bytes_or(s.stream_above, "nothing"),
                   s.threads, s.slots);
@@ -96,6 +98,7 @@ std::vector<Simplification> simplifications_of(const History& history) {
                      [i, knob](History& of) { knob.simplest(of.starts[i]); }});
   all.push_back({"absent", [](History& of) { of.meaning.absent = false; }});
   all.push_back({"scheduled", [](History& of) { of.meaning.scheduled = false; }});
+  all.push_back({"written", [](History& of) { of.meaning.writes = false; }});
   all.push_back({"momentum", [](History& of) { of.meaning.momentum = DType::f32; }});
   return all;
 }

@@ -21,6 +21,7 @@ struct Meaning {
   libmuon::Out out = libmuon::Out::weights;
   bool absent = false;                   // some parameters have no gradient in some steps
   bool scheduled = false;                // another learning rate in each step
+  bool writes = false;                   // the trainer writes weights between steps
   std::uint64_t tall = 400, wide = 300;  // the long sides of two matrices
 };
 
@@ -39,6 +40,7 @@ struct Start {
   std::uint32_t hand_in_threads = 1;
   DType gradient = DType::f32, weight = DType::f32;
   bool halves = false;  // masters
+  bool bound = false;   // what is new begins with bound weights
   std::uint64_t tile_bytes = 65536, chunk_bytes = 256u << 20, early_bytes = 0;
   std::uint64_t stream_above = libmuon::kNothingStreamed;
   std::uint32_t threads = 1, slots = 3;

@@ -74,7 +74,7 @@ Result<StepResult> RankOfStart::step() {
 
 // On another thread, beside the step or behind it.
 Result<StepResult> RankOfStart::step_asking_for_weights() {
-  const Masters& wanted = of_.wanted.masters.at(engine().step_count() + 1);
+  const Masters& wanted = of_.wanted.made.at(engine().step_count() + 1);
   const bool waits_first = shared_.below(2) == 0;
   EBB_TRY(engine().begin_step(kHistoryArgs));
   Result<> weights;
@@ -149,7 +149,22 @@ Result<> RankOfStart::check(const StepResult& made) {
     return Error{Code::corrupt, compose("the norm of step {} is {}, not {}", step,
                                         exactly(made.norm), exactly(of_.wanted.norms[step]))};
   trainer_.add_updates(step);
+  EBB_TRY(write_weights());
   return same_bits();
+}
+
+// Goes on where a disk failed, until all is taken, or it went back.
+Result<> RankOfStart::write_weights() {
+  if (!trainer_.write(engine().step_count())) return {};
+  for (int tries = 0; tries < kPatience; ++tries) {
+    EBB_TRY_ASSIGN(const bool well, all_well(trainer_.take_written(), "taking weights"));
+    if (well) return {};
+    EBB_TRY(mend());
+    const std::uint64_t way = shared_.below(8);
+    if (way == 0 && can_go_back()) return go_back();
+    if (way == 1 || tries + 2 == kPatience) EBB_TRY(move());
+  }
+  return Error{Code::state, "weights that were written cannot be taken"};
 }
 
 Result<> RankOfStart::same_bits() {

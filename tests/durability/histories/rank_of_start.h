@@ -41,6 +41,7 @@ class RankOfStart {
   Result<After> finish(Result<libmuon::StepResult> made);
   Result<libmuon::StepResult> again();
   Result<> check(const libmuon::StepResult& made);
+  Result<> write_weights();
   Result<> snapshot();
   Result<> commit();
   Result<> wander();

@@ -32,7 +32,7 @@ Masters initial_masters(const libmuon::ModelSpec& model) {
   Masters all;
   for (std::uint32_t param = 0; param < model.params.size(); ++param) {
     auto& values = all.emplace_back(formats::volume(model.params[param].shape));
-    noisy_weights(param, {0, values.size()}, values);
+    initial_weights(param, {0, values.size()}, values);
   }
   return all;
 }
@@ -54,8 +54,10 @@ void HistoryTrainer::for_elements(const libmuon::ModelLayout& layout, std::uint3
 }
 
 Result<> HistoryTrainer::open(libswap::IoQueue& io, libswap::SwapDirectory& swap) {
-  EBB_TRY_ASSIGN(engine_, libmuon::Engine::open(config_, ranks_, io, swap, noisy_weights, nullptr));
-  const libmuon::StatePlan& plan = engine_->state_plan();
+  EBB_TRY_ASSIGN(
+      const auto plan,
+      libmuon::StatePlan::make(config_.model, config_.partition, config_.tile_bytes, ranks_.rank(),
+                               config_.chunk_bytes, config_.dtypes, config_.stream_above_bytes));
   for (std::uint32_t param = 0; param < params(); ++param) {
     const auto& spec = config_.model.params[param];
     gradients_.emplace_back(nullptr, plan.gradients().local_elems(param, ranks_.rank()),
@@ -64,9 +66,57 @@ Result<> HistoryTrainer::open(libswap::IoQueue& io, libswap::SwapDirectory& swap
     bound_.emplace_back(nullptr, elems, spec.weight);
     kept_.emplace_back(keeps(param) ? elems : 0);
   }
-  for (std::uint32_t param = 0; param < params(); ++param)
-    if (here(param)) EBB_TRY(engine_->bind_weights(param, bound_[param].buffer()));
+  EBB_TRY(begin(plan, io, swap));
   return engine_->install_weights();
+}
+
+Result<> HistoryTrainer::begin(const libmuon::StatePlan& plan, libswap::IoQueue& io,
+                               libswap::SwapDirectory& swap) {
+  using libmuon::Engine;
+  if (!start_.bound) {
+    EBB_TRY_ASSIGN(engine_, Engine::open(config_, ranks_, io, swap, {.initial = initial_weights}));
+    for (std::uint32_t param = 0; param < params(); ++param)
+      if (here(param)) EBB_TRY(engine_->bind_weights(param, bound_[param].buffer()));
+    return {};
+  }
+  std::vector<libswap::Buffer> bound;
+  for (std::uint32_t param = 0; param < params(); ++param) {
+    fill_weights(plan, param, [param](std::uint64_t element) {
+      float value = 0;
+      initial_weights(param, {element, 1}, {&value, 1});
+      return value;
+    });
+    bound.push_back(bound_[param].buffer());
+  }
+  EBB_TRY_ASSIGN(engine_, Engine::open(config_, ranks_, io, swap, {.weights = bound}));
+  return {};
+}
+
+template <typename Value>
+void HistoryTrainer::fill_weights(const libmuon::StatePlan& plan, std::uint32_t param,
+                                  const Value& value) {
+  const std::span<float> into = keeps(param) ? std::span(kept_[param]) : bound_[param].values();
+  for_elements(plan.weights(), param,
+               [&](std::uint64_t element, std::uint64_t place) { into[place] = value(element); });
+  if (!keeps(param)) bound_[param].send().wait();
+}
+
+bool HistoryTrainer::write(std::uint64_t step) {
+  bool any = false;
+  for (std::uint32_t param = 0; param < params(); ++param) {
+    if (!is_written(meaning_, param, step)) continue;
+    any = true;
+    fill_weights(engine_->state_plan(), param,
+                 [&](std::uint64_t element) { return written(meaning_, param, step, element); });
+  }
+  return any;
+}
+
+Result<> HistoryTrainer::take_written() {
+  std::vector<std::uint32_t> taken;
+  for (std::uint32_t param = 0; param < params(); ++param)
+    if (!keeps(param)) taken.push_back(param);
+  return engine_->take_weights(taken);
 }
 
 // Of the ranks that the gradients' layout gives the same elements.

@@ -29,6 +29,10 @@ class HistoryTrainer {
   // this rank's own.
   Result<> hand_in(Draws& mine);
 
+  // Writes what is written behind a step, if anything is; then the engine is to take it.
+  bool write(std::uint64_t step);
+  Result<> take_written();
+
   // Where the trainer keeps masters: they are those of this step, or come to be with what was
   // handed out last.
   void take_masters(const Masters& of_step);
@@ -39,11 +43,16 @@ class HistoryTrainer {
   std::string differing(const Masters& wanted);
 
   libmuon::Engine& engine() { return *engine_; }
+  const std::string& name_of(std::uint32_t param) const { return config_.model.params[param].name; }
   std::uint32_t params() const { return static_cast<std::uint32_t>(config_.model.params.size()); }
   bool here(std::uint32_t param) const { return engine_->state_plan().here(param); }
 
  private:
   bool keeps(std::uint32_t param) const;
+  Result<> begin(const libmuon::StatePlan& plan, libswap::IoQueue& io,
+                 libswap::SwapDirectory& swap);
+  template <typename Value>  // value(element)
+  void fill_weights(const libmuon::StatePlan& plan, std::uint32_t param, const Value& value);
   Result<> hand_in_one(std::uint32_t param);
   Result<> add_micro_batches(std::uint32_t param, std::uint64_t step);
   void fill(std::uint32_t param, std::uint64_t step, Part part);

@@ -23,6 +23,7 @@ Result<> note(HistoryTrainer& trainer, Wanted& wanted, double norm, Masters mast
   EBB_TRY_ASSIGN(const auto pinned, engine.open_export());
   EBB_TRY_ASSIGN(const auto checkpoint, pinned.describe());
   wanted.stored.push_back(tensors_of(*checkpoint));
+  wanted.made.push_back(masters);
   wanted.masters.push_back(std::move(masters));
   wanted.norms.push_back(norm);
   return {};
@@ -32,6 +33,20 @@ Masters masters_in(const StoredTensors& stored, const libmuon::ModelSpec& model)
   Masters all;
   for (const auto& param : model.params) all.push_back(stored.at(param.name + " master"));
   return all;
+}
+
+// What is written then is masters, whoever keeps them, and nothing else is another one.
+Result<> write(HistoryTrainer& trainer, const Meaning& meaning, std::uint64_t step,
+               Wanted& wanted) {
+  if (!trainer.write(step)) return {};
+  EBB_TRY(trainer.take_written());
+  for (std::uint32_t param = 0; param < wanted.masters.back().size(); ++param) {
+    if (!is_written(meaning, param, step)) continue;
+    auto& master = wanted.masters.back()[param];
+    for (std::uint64_t i = 0; i < master.size(); ++i) master[i] = written(meaning, param, step, i);
+    wanted.stored.back().at(trainer.name_of(param) + " master") = master;
+  }
+  return {};
 }
 
 Result<> train(HistoryTrainer& trainer, const Meaning& meaning, const libmuon::ModelSpec& model,
@@ -44,7 +59,8 @@ Result<> train(HistoryTrainer& trainer, const Meaning& meaning, const libmuon::M
     EBB_TRY_ASSIGN(const auto result, trainer.engine().step(kHistoryArgs));
     if (result.skipped) return Error{Code::state, compose("step {} was skipped", step)};
     EBB_TRY(note(trainer, wanted, result.norm, {}));
-    wanted.masters.back() = masters_in(wanted.stored.back(), model);
+    wanted.made.back() = wanted.masters.back() = masters_in(wanted.stored.back(), model);
+    EBB_TRY(write(trainer, meaning, step, wanted));
     if (std::string found = trainer.differing(wanted.masters.back()); !found.empty())
       return Error{Code::state, "the plain run's own weights: " + found};
   }

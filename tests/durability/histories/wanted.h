@@ -15,6 +15,7 @@ using StoredTensors = std::map<std::string, std::vector<float>>;  // as tensors_
 // Each by step, from 0 on.
 struct Wanted {
   std::vector<Masters> masters;
+  std::vector<Masters> made;  // by the step, before the trainer wrote to its weights
   std::vector<StoredTensors> stored;
   std::vector<double> norms;  // of the step's gradient
 };

@@ -53,11 +53,14 @@ Result<> CoveringRank::run(libswap::IoQueue& io, libswap::SwapDirectory& swap) {
 Result<> CoveringRank::open(libswap::IoQueue& io, libswap::SwapDirectory& swap) {
   const libmuon::EngineConfig& config = run_.config;
   EBB_TRY_ASSIGN(said_, Engine::plan(config, ranks_.rank(), run_.wire()));
-  EBB_TRY_ASSIGN(engine_, Engine::open(config, ranks_, io, swap, noisy_weights, nullptr));
+  EBB_TRY_ASSIGN(
+      const auto layouts,
+      libmuon::StatePlan::make(config.model, config.partition, config.tile_bytes, ranks_.rank(),
+                               config.chunk_bytes, config.dtypes, config.stream_above_bytes));
   for (std::uint32_t param = 0; param < params(); ++param) {
     const auto& spec = config.model.params[param];
-    gradients_.add(plan().gradients().local_elems(param, ranks_.rank()), spec.gradient);
-    weights_.add(plan().weights().local_elems(param, ranks_.rank()), spec.weight);
+    gradients_.add(layouts.gradients().local_elems(param, ranks_.rank()), spec.gradient);
+    weights_.add(layouts.weights().local_elems(param, ranks_.rank()), spec.weight);
   }
   const auto device = [&](libmuon::Side side) {
     return side == libmuon::Side::device && config.accelerator != nullptr
@@ -66,10 +69,33 @@ Result<> CoveringRank::open(libswap::IoQueue& io, libswap::SwapDirectory& swap) 
   };
   EBB_TRY(gradients_.lay_on(device(config.gradients_on)));
   EBB_TRY(weights_.lay_on(device(config.weights_on)));
+  EBB_TRY(begin(layouts, io, swap));
   masters_.emplace(config.model, plan(), leg_.directory);
-  for (std::uint32_t param = 0; param < params(); ++param)
-    if (plan().here(param)) EBB_TRY(engine_->bind_weights(param, weights_.piece(param)));
   return engine_->install_weights();
+}
+
+Result<> CoveringRank::begin(const libmuon::StatePlan& layouts, libswap::IoQueue& io,
+                             libswap::SwapDirectory& swap) {
+  if (run_.begins == Begins::initial) {
+    EBB_TRY_ASSIGN(engine_,
+                   Engine::open(run_.config, ranks_, io, swap, {.initial = initial_weights}));
+    for (std::uint32_t param = 0; param < params(); ++param)
+      if (plan().here(param)) EBB_TRY(engine_->bind_weights(param, weights_.piece(param)));
+    return {};
+  }
+  std::vector<libswap::Buffer> bound;
+  for (std::uint32_t param = 0; param < params(); ++param) {
+    for_elements(layouts.weights(), param, ranks_.rank(),
+                 [&](std::uint64_t element, std::uint64_t place) {
+                   float value = 0;
+                   initial_weights(param, {element, 1}, {&value, 1});
+                   weights_.set(param, place, value);
+                 });
+    weights_.send(param).wait();
+    bound.push_back(weights_.piece(param));
+  }
+  EBB_TRY_ASSIGN(engine_, Engine::open(run_.config, ranks_, io, swap, {.weights = bound}));
+  return {};
 }
 
 // --- gradients ---
@@ -210,8 +236,29 @@ Result<> CoveringRank::behind_step(const libmuon::StepResult& result) {
   for (std::uint32_t param = 0; param < params(); ++param)
     if (masters_->has(param) && absent(param, step) != WithoutGradient::untouched)
       masters_->add(param, weights_);
+  if (run_.written == Written::between_steps && step % 2 == 1) EBB_TRY(write_weights(step));
   if (run_.snapshots == Snapshots::every_step) EBB_TRY(engine_->snapshot());
   return {};
+}
+
+// Some, whole, with numbers of bf16 that nothing else comes to: what masters are then depends
+// neither on what weights are kept as nor on what masters are.
+Result<> CoveringRank::write_weights(std::uint64_t step) {
+  std::vector<std::uint32_t> taken;
+  for (std::uint32_t param = 0; param < params(); ++param) {
+    if (!masters_->has(param)) taken.push_back(param);
+    if ((param + step) % 4 != 0 || !plan().here(param)) continue;
+    for_elements(plan().weights(), param, ranks_.rank(),
+                 [&](std::uint64_t element, std::uint64_t place) {
+                   const float value = in_bf16(2 + noise(param, step + 100, element) / 2);
+                   if (masters_->has(param))
+                     masters_->set(param, place, value);
+                   else
+                     weights_.set(param, place, value);
+                 });
+    if (!masters_->has(param)) weights_.send(param).wait();
+  }
+  return engine_->take_weights(taken);
 }
 
 Result<> CoveringRank::die() {

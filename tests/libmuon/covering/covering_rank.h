@@ -38,6 +38,8 @@ class CoveringRank {
   }
 
   Result<> open(libswap::IoQueue& io, libswap::SwapDirectory& swap);
+  Result<> begin(const libmuon::StatePlan& layouts, libswap::IoQueue& io,
+                 libswap::SwapDirectory& swap);
 
   // --- gradients ---
 
@@ -56,6 +58,7 @@ class CoveringRank {
   Result<> step_that_stops();
   Result<> check_moved(const libmuon::EngineStats& before) const;
   Result<> behind_step(const libmuon::StepResult& result);
+  Result<> write_weights(std::uint64_t step);
   // In the middle of a step: of all ranks where they are threads, else of one.
   Result<> die();
 

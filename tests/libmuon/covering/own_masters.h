@@ -1,4 +1,5 @@
-// Masters of a trainer that is handed out updates: one rank's, and files through which they go from
+// Initial weights of runs of the covering array, and masters of a trainer that is handed out
+// updates: one rank's, and files through which they go from
 // run to run.
 #pragma once
 
@@ -13,6 +14,9 @@
 
 namespace ebb::test {
 
+// Numbers of bf16, so that bound weights of any dtype are those.
+void initial_weights(std::uint32_t param, FlatRange range, std::span<float> into);
+
 class OwnMasters {
  public:
   // Of parameters with Out::update: what `folder` has of them, or initial weights.
@@ -21,6 +25,9 @@ class OwnMasters {
 
   bool has(std::uint32_t param) const { return values_.contains(param); }
   void add(std::uint32_t param, Bucket& updates);
+  void set(std::uint32_t param, std::uint64_t place, float value) {
+    values_.at(param)[place] = value;
+  }
   // This rank's elements; all ranks' are there when all have saved.
   Result<> save() const;
   // Whole ones, by "name master".

@@ -23,6 +23,8 @@ enum class Absent : std::uint8_t { none, some, most };  // gradients, in a step
 enum class Come : std::uint8_t { handed_in, late };     // when gradients are there
 enum class Snapshots : std::uint8_t { at_end, every_step };
 enum class Computes : std::uint8_t { host, device };
+enum class Begins : std::uint8_t { initial, bound };         // with what weights
+enum class Written : std::uint8_t { never, between_steps };  // weights, by the trainer
 
 struct Run {
   std::uint32_t ranks = 1;
@@ -33,6 +35,8 @@ struct Run {
   Come come = Come::handed_in;
   Snapshots snapshots = Snapshots::at_end;
   Computes computes = Computes::host;
+  Begins begins = Begins::initial;
+  Written written = Written::never;
   libmuon::Side takes = libmuon::Side::host;  // the memory that thread ranks take messages from
   std::shared_ptr<libmuon::Accelerator> accelerator = nullptr;  // from make_ready() on
   libmuon::EngineConfig config;

@@ -110,6 +110,17 @@ TEST(Halves, KernelsGiveTheBitsOfTheWhole) {
       }
 }
 
+TEST(Halves, LowOnesOfWeightsThatAreTakenAreZero) {
+  libswap::Pool pool;
+  const auto kernels = make_host_kernels({pool});
+  for (const std::size_t count : {1u, 17u, 200000u}) {
+    Halved halves(gaussian(count, 5));
+    const TakeRange range{{}, halves.lows()};
+    kernels->take({&range, 1}, {}).wait();
+    EXPECT_EQ(halves.low, std::vector<std::uint16_t>(count));
+  }
+}
+
 // Whatever bits they are: those of a NaN, too.
 TEST(Halves, TheHighOneIsHandedOutAsItIs) {
   libswap::Pool pool;

@@ -239,5 +239,29 @@ TEST(HostKernels, GradientsAndWeightsInBf16GiveTheBitsOfTheSameNumbers) {
   }
 }
 
+// Where a weight is not its master rounded: also where only the sign of a zero is another one.
+TEST(HostKernels, MastersTakeTheWeightsThatAreNotTheirs) {
+  libswap::Pool pool;
+  const auto kernels = make_host_kernels({pool});
+  for (const std::size_t count : {1u, 4097u, 200001u}) {
+    std::vector<float> master = gaussian(count, 3), whole, wanted;
+    master[0] = 0;
+    whole = wanted = master;
+    std::vector<std::uint16_t> given(count);
+    narrow(master, given);
+    for (std::size_t i = 0; i < count; i += 3) {
+      given[i] = static_cast<std::uint16_t>(given[i] ^ (i == 0 ? 0x8000 : 1));
+      wanted[i] = widened(given[i]);
+    }
+    const auto bits = buffer_of(std::as_writable_bytes(std::span(given))).as(DType::bf16);
+    kernels->take(
+        std::vector<TakeRange>{{bits, buffer_of(std::span(master))},
+                               {buffer_of(std::span(wanted)), buffer_of(std::span(whole))}},
+        {});
+    EXPECT_TRUE(same_bits(master, wanted)) << count;
+    EXPECT_TRUE(same_bits(whole, wanted)) << count;
+  }
+}
+
 }  // namespace
 }  // namespace ebb::libmuon::host_kernels_tests

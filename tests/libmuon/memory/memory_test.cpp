@@ -115,8 +115,8 @@ class Trainer {
   }
 
   Result<> train(World& world, libmuon::Communicator& ranks) {
-    EBB_TRY_ASSIGN(const auto engine,
-                   Engine::open(config_, ranks, world.io(), world.swap(), noisy_weights, nullptr));
+    EBB_TRY_ASSIGN(const auto engine, Engine::open(config_, ranks, world.io(), world.swap(),
+                                                   {.initial = noisy_weights}));
     for (std::uint32_t param = 0; param < weights_.size(); ++param)
       EBB_TRY(engine->bind_weights(param, weights_[param]));
     EBB_TRY(engine->install_weights());

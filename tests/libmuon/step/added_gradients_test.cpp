@@ -98,7 +98,7 @@ struct Trainer {
   Result<> open(test::World& world, libmuon::Communicator& ranks) {
     config.partition.hand_in = HandIn::added;
     EBB_TRY_ASSIGN(engine, Engine::open(config, ranks, world.io(), world.swap(),
-                                        test::noisy_weights, nullptr));
+                                        {.initial = test::noisy_weights}));
     const auto& plan = engine->state_plan();
     for (std::uint32_t param = 0; param < config.model.params.size(); ++param) {
       weights.emplace_back(plan.weights().local_elems(param, ranks.rank()));
@@ -176,8 +176,8 @@ TEST(AddedGradients, AreRefusedWhereTheyCannotBeAdded) {
     auto config = test::config_with(test::kMuch);
     if (ranks.rank() == Rank{1}) config.partition.hand_in = HandIn::added;
     const auto open = [&] {
-      return Engine::open(config, ranks, other.world.io(), other.world.swap(), test::noisy_weights,
-                          nullptr);
+      return Engine::open(config, ranks, other.world.io(), other.world.swap(),
+                          {.initial = test::noisy_weights});
     };
     refused(open(), Code::usage, "what gradients are handed in");
     config.partition.hand_in = HandIn::reduced;

@@ -279,7 +279,7 @@ TEST(Arguments, InitialWeightsThatAreNotFiniteAreNamedAndNothingIsMade) {
       };
       std::uint32_t named = 0;
       for (const auto& answer : world.run([&](Communicator& ranks) -> Result<> {
-             EBB_TRY(Engine::open(config, ranks, world.io(), world.swap(), spoiled, nullptr));
+             EBB_TRY(Engine::open(config, ranks, world.io(), world.swap(), {.initial = spoiled}));
              return {};
            })) {
         ASSERT_FALSE(answer);

@@ -127,8 +127,8 @@ class Trainer {
  public:
   static Result<Trainer> open(World& world, Communicator& ranks, const EngineConfig& config) {
     Trainer trainer;
-    EBB_TRY_ASSIGN(trainer.engine_,
-                   Engine::open(config, ranks, world.io(), world.swap(), noisy_weights, nullptr));
+    EBB_TRY_ASSIGN(trainer.engine_, Engine::open(config, ranks, world.io(), world.swap(),
+                                                 {.initial = noisy_weights}));
     const libmuon::StatePlan& plan = trainer.engine_->state_plan();
     const auto params = static_cast<std::uint32_t>(config.model.params.size());
     trainer.weights_ = std::make_unique<std::vector<std::vector<float>>>(params);

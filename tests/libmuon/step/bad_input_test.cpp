@@ -27,7 +27,7 @@ EngineConfig config_for(std::uint32_t ranks) {
 }
 
 Result<> open(World& world, Communicator& ranks, const EngineConfig& config) {
-  EBB_TRY(Engine::open(config, ranks, world.io(), world.swap(), noisy_weights, nullptr));
+  EBB_TRY(Engine::open(config, ranks, world.io(), world.swap(), {.initial = noisy_weights}));
   return {};
 }
 

@@ -110,7 +110,7 @@ TEST(Bf16Trainer, IsToldWhatIsNotTakenAndByWhichName) {
   test::FailingWorld failing;
   const auto open = [&](libmuon::Communicator& ranks, const libmuon::EngineConfig& with) {
     return libmuon::Engine::open(with, ranks, failing.world.io(), failing.world.swap(),
-                                 test::noisy_weights, nullptr);
+                                 {.initial = test::noisy_weights});
   };
   test::expect_well(failing.world.run([&](libmuon::Communicator& ranks) -> Result<> {
     auto other = config;

@@ -80,7 +80,8 @@ std::vector<Error> refusals_of(const std::filesystem::path& directory, const Mod
   World world(std::move(chosen->backend), directory, ranks);
   const auto config = config_of(Training{.ranks = ranks}, model);
   const auto answers = world.run([&](Communicator& rank) -> Result<> {
-    EBB_TRY(libmuon::Engine::open(config, rank, world.io(), world.swap(), initial, checkpoint));
+    EBB_TRY(libmuon::Engine::open(config, rank, world.io(), world.swap(),
+                                  {.checkpoint = checkpoint, .initial = initial}));
     return {};
   });
   std::vector<Error> errors;

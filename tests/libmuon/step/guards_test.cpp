@@ -213,8 +213,8 @@ TEST(StepGuards, AWorldOfAnotherSizeOnOneRankIsAnErrorOnAll) {
 TEST(StepGuards, WithoutAStoreACheckpointOrInitialWeightsThereIsNothingToBeginFrom) {
   World world = in_memory(2);
   expect_all(world.run([&](Communicator& ranks) -> Result<> {
-    EBB_TRY(libmuon::Engine::open(config_for(2, Policy::zero12), ranks, world.io(), world.swap(),
-                                  {}, nullptr));
+    EBB_TRY(
+        libmuon::Engine::open(config_for(2, Policy::zero12), ranks, world.io(), world.swap(), {}));
     return {};
   }),
              Code::usage, "initial weights");

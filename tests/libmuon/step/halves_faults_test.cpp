@@ -212,7 +212,7 @@ TEST(HalvesFaults, NothingIsSteppedBeforeWeightsAreHandedOut) {
     const auto config = config_for({Policy::replicated}, kLittle);
     EBB_TRY_ASSIGN(auto engine,
                    libmuon::Engine::open(config, ranks, failing.world.io(), failing.world.swap(),
-                                         noisy_weights, nullptr));
+                                         {.initial = noisy_weights}));
     std::vector<TrainerBuffer> weights;
     const libmuon::StatePlan& plan = engine->state_plan();
     for (std::uint32_t param = 0; param < model_in_halves().params.size(); ++param) {
@@ -267,8 +267,8 @@ TEST(HalvesFaults, OfWhatIsNotFiniteAreRefusedByName) {
     };
     for (const auto& answer : failing.world.run([&](Communicator& ranks) -> Result<> {
            EBB_TRY(libmuon::Engine::open(config_for({Policy::zero3}, kLittle), ranks,
-                                         failing.world.io(), failing.world.swap(), initial,
-                                         nullptr));
+                                         failing.world.io(), failing.world.swap(),
+                                         {.initial = initial}));
            return {};
          })) {
       ASSERT_FALSE(answer);

@@ -417,8 +417,8 @@ TEST(Processes, ARankWhoseStoreTakesManyTimesTheLimitIsNotDead) {
       slept = true;
       noisy_weights(param, range, into);
     };
-    EBB_TRY(libmuon::Engine::open(config_of(setup_of(2), nuisance_model()), ranks, *io, *swap, slow,
-                                  nullptr));
+    EBB_TRY(libmuon::Engine::open(config_of(setup_of(2), nuisance_model()), ranks, *io, *swap,
+                                  {.initial = slow}));
     return {};
   };
   const auto answers = run_processes(2, kShort, [&](std::unique_ptr<Communicator> ranks) {

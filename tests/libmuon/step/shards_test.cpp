@@ -65,6 +65,9 @@ class Watching : public libmuon::Kernels {
   Event hand_out(std::span<const libmuon::OutRange> ranges, After after) override {
     return below_->hand_out(ranges, after);
   }
+  Event take(std::span<const libmuon::TakeRange> ranges, After after) override {
+    return below_->take(ranges, after);
+  }
   Event adamw(std::span<const libmuon::AdamRange> ranges, float scale, After after) override {
     return below_->adamw(ranges, scale, after);
   }
@@ -140,8 +143,8 @@ TEST(Shards, ASliceThatIsGivenForAMatrixIsRefusedByName) {
   const auto config = config_of(setup, setup.model);
   expect_well(failing.world.run([&](Communicator& ranks) -> Result<> {
     const auto open = [&](const EngineConfig& with) {
-      return Engine::open(with, ranks, failing.world.io(), failing.world.swap(), noisy_weights,
-                          nullptr);
+      return Engine::open(with, ranks, failing.world.io(), failing.world.swap(),
+                          {.initial = noisy_weights});
     };
     EngineConfig sliced = config;
     sliced.model.params[2].shape[0] = ranks.rank() == Rank{0} ? 40 : 32;  // of 72 rows

@@ -140,8 +140,8 @@ class Trainer {
  public:
   static Result<Trainer> open(World& world, Communicator& ranks, const EngineConfig& config) {
     Trainer trainer(config);
-    EBB_TRY_ASSIGN(trainer.engine_,
-                   Engine::open(config, ranks, world.io(), world.swap(), noisy_weights, nullptr));
+    EBB_TRY_ASSIGN(trainer.engine_, Engine::open(config, ranks, world.io(), world.swap(),
+                                                 {.initial = noisy_weights}));
     const libmuon::StatePlan& plan = trainer.engine_->state_plan();
     const auto params = static_cast<std::uint32_t>(config.model.params.size());
     for (std::uint32_t param = 0; param < params; ++param) {

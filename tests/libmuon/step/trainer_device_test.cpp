@@ -81,7 +81,7 @@ TEST(TrainerOnADevice, SkipsWhatWouldOverflowOnAnyRank) {
   test::expect_well(failing.world.run([&](libmuon::Communicator& ranks) -> Result<> {
     EBB_TRY_ASSIGN(const auto engine,
                    libmuon::Engine::open(config, ranks, failing.world.io(), failing.world.swap(),
-                                         test::noisy_weights, nullptr));
+                                         {.initial = test::noisy_weights}));
     const auto& plan = engine->state_plan();
     std::vector<TrainerBuffer> weights, gradients;
     for (std::uint32_t param = 0; param < config.model.params.size(); ++param) {
@@ -120,7 +120,7 @@ TEST(TrainerOnADevice, IsRefusedWhereItsMemoryIsNotThatOfTheSettings) {
   test::expect_well(failing.world.run([&](libmuon::Communicator& ranks) -> Result<> {
     EBB_TRY_ASSIGN(const auto engine,
                    libmuon::Engine::open(config, ranks, failing.world.io(), failing.world.swap(),
-                                         test::noisy_weights, nullptr));
+                                         {.initial = test::noisy_weights}));
     const auto& plan = engine->state_plan();
     constexpr std::uint32_t kSplit = 5;  // both ranks have some of it
     const std::uint64_t gradient = plan.gradients().local_elems(kSplit, ranks.rank());

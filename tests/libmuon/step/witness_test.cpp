@@ -196,7 +196,7 @@ TEST(Witness, TheStepsOfTorchAndKellerJordan) {
     };
     EBB_TRY_ASSIGN(const auto engine,
                    libmuon::Engine::open(config_of(model, cut), ranks, world.io(), world.swap(),
-                                         begin, nullptr));
+                                         {.initial = begin}));
     std::vector<std::vector<float>> mine = start, gradients(2);
     for (std::uint32_t param = 0; param < 2; ++param)
       EBB_TRY(engine->bind_weights(param, mine[param]));

@@ -16,6 +16,14 @@ libmuon::EngineConfig config_with(std::uint64_t budget, std::uint32_t slots,
                    nuisance_model());
 }
 
+FailingWorld::FailingWorld(std::unique_ptr<libswap::IoBackend> backend,
+                           const std::filesystem::path& folder)
+    : world(libswap::make_fault_backend(
+                backend ? std::move(backend)
+                        : libswap::make_memory_backend(libswap::MemoryDisk::create(kMuch)),
+                faults),
+            folder, 2) {}
+
 Result<> FailingWorld::meanwhile(libmuon::Communicator& ranks,
                                  const std::function<void()>& action) {
   EBB_TRY(ranks.agree(0));

@@ -24,9 +24,12 @@ libmuon::EngineConfig config_with(std::uint64_t budget, std::uint32_t slots = 3,
                                   libmuon::Placement placement = libmuon::Placement::owner);
 
 struct FailingWorld {
+  FailingWorld() : FailingWorld(nullptr, "/swap") {}
+  // On the disk that this machine has: files that are described have to lie there.
+  explicit FailingWorld(const TempDir& folder) : FailingWorld(disk(), folder.path() / "swap") {}
+
   std::shared_ptr<libswap::FaultPlan> faults = std::make_shared<libswap::FaultPlan>();
-  std::shared_ptr<libswap::MemoryDisk> disk = libswap::MemoryDisk::create(kMuch);
-  World world{libswap::make_fault_backend(libswap::make_memory_backend(disk), faults), "/swap", 2};
+  World world;
 
   // One of the ranks does it while all are waiting.
   Result<> meanwhile(libmuon::Communicator& ranks, const std::function<void()>& action);
@@ -35,6 +38,9 @@ struct FailingWorld {
   // The disk is well again, and a step that it cut goes on: true where it did.
   Result<bool> mend(libmuon::Communicator& ranks, RankEngine& rank,
                     const Result<libmuon::StepResult>& cut);
+
+ private:
+  FailingWorld(std::unique_ptr<libswap::IoBackend> backend, const std::filesystem::path& folder);
 };
 
 void expect_well(const std::vector<Result<>>& answers);

@@ -61,8 +61,9 @@ Result<KeepingTrainer> KeepingTrainer::open(World& world, Communicator& ranks,
                                             const libmuon::EngineConfig& config,
                                             const Tensors* kept, const Checkpoint* checkpoint) {
   KeepingTrainer one(config);
-  EBB_TRY_ASSIGN(one.engine_, Engine::open(config, ranks, world.io(), world.swap(),
-                                           weights_with_zeros, checkpoint));
+  EBB_TRY_ASSIGN(one.engine_,
+                 Engine::open(config, ranks, world.io(), world.swap(),
+                              {.checkpoint = checkpoint, .initial = weights_with_zeros}));
   const libmuon::StatePlan& plan = one.engine_->state_plan();
   for (std::uint32_t param = 0; param < plan.params(); ++param) {
     one.gradients_.emplace_back(nullptr, plan.gradients().local_elems(param, ranks.rank()));

@@ -17,6 +17,7 @@ using libmuon::MatrixBatch;
 using libmuon::NormaliseRange;
 using libmuon::OutRange;
 using libmuon::PrepareRange;
+using libmuon::TakeRange;
 using libswap::Buffer;
 using libswap::Event;
 
@@ -50,6 +51,9 @@ class LateKernels : public libmuon::Kernels {
   }
   Event hand_out(std::span<const OutRange> ranges, After after) override {
     return later(after, [this, list = opened(ranges)] { host_->hand_out(list, {}); });
+  }
+  Event take(std::span<const TakeRange> ranges, After after) override {
+    return later(after, [this, list = opened(ranges)] { host_->take(list, {}); });
   }
   Event adamw(std::span<const AdamRange> ranges, float grad_scale, After after) override {
     return later(after,
@@ -86,6 +90,7 @@ class LateKernels : public libmuon::Kernels {
     return {range.spec, range.scale, opened(range.o), opened(range.w), opened(range.out)};
   }
   OutRange opened(const OutRange& range) const { return {opened(range.w), opened(range.out)}; }
+  TakeRange opened(const TakeRange& range) const { return {opened(range.given), opened(range.w)}; }
   AdamRange opened(const AdamRange& range) const {
     return {range.spec,
             range.step,

@@ -24,7 +24,7 @@ class OffloadedRank {
                                     Compute compute) {
     OffloadedRank one(device, std::move(compute));
     EBB_TRY_ASSIGN(one.engine_, libmuon::Engine::open(config, ranks, world.io(), world.swap(),
-                                                      noisy_weights, nullptr));
+                                                      {.initial = noisy_weights}));
     const libmuon::StatePlan& plan = one.engine_->state_plan();
     one.params_.resize(config.model.params.size());
     for (std::uint32_t param = 0; param < one.params_.size(); ++param) {

@@ -89,7 +89,8 @@ struct RankRun {
     const std::uint32_t rank = index_of(ranks.rank());
     EBB_TRY_ASSIGN(outcome.plans[rank], Engine::plan(config, ranks.rank(), setup.wire));
     EBB_TRY_ASSIGN(const auto engine,
-                   Engine::open(config, ranks, io, directory, noisy_weights, checkpoint));
+                   Engine::open(config, ranks, io, directory,
+                                {.checkpoint = checkpoint, .initial = noisy_weights}));
     const auto& plan = engine->state_plan();
     for (std::uint32_t param = 0; param < model.params.size(); ++param) {
       gradients.push_back(make(setup.gradients_on,

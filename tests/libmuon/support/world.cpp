@@ -106,29 +106,83 @@ Result<RankEngine> RankEngine::open(libswap::IoQueue& io, libswap::SwapDirectory
   RankEngine one;
   one.config_ = config;
   one.rank_ = ranks.rank();
-  EBB_TRY_ASSIGN(one.engine_, Engine::open(config, ranks, io, swap, noisy_weights, checkpoint));
-  const std::size_t params = config.model.params.size();
-  one.weights_ = std::make_unique<std::vector<std::vector<float>>>(params);
-  one.gradients_.resize(params);
-  const libmuon::StatePlan& plan = one.engine_->state_plan();
-  for (std::uint32_t param = 0; param < params; ++param) {
-    auto& weights = (*one.weights_)[param];
-    weights.resize(plan.weights().local_elems(param, one.rank_));
-    if (config.gradients_on == libmuon::Side::device)
-      one.device_gradients_.emplace_back(&config.accelerator->device(),
-                                         plan.gradients().local_elems(param, one.rank_));
-    const bool on_device = config.weights_on == libmuon::Side::device;
-    const DType dtype = config.model.params[param].weight;
-    if (!on_device && dtype == DType::f32) {
-      EBB_TRY(one.engine_->bind_weights(param, weights));
-      continue;
-    }
-    auto& there = one.apart_weights_.emplace_back(
-        on_device ? &config.accelerator->device() : nullptr, weights.size(), dtype);
-    EBB_TRY(one.engine_->bind_weights(param, there.buffer()));
-  }
+  EBB_TRY_ASSIGN(one.engine_, Engine::open(config, ranks, io, swap,
+                                           {.checkpoint = checkpoint, .initial = noisy_weights}));
+  one.make_buffers(one.engine_->state_plan());
+  for (std::uint32_t param = 0; param < config.model.params.size(); ++param)
+    EBB_TRY(one.engine_->bind_weights(param, one.weights_of(param)));
   EBB_TRY(one.engine_->install_weights());
   return one;
+}
+
+Result<RankEngine> RankEngine::open_bound(World& world, libmuon::Communicator& ranks,
+                                          const libmuon::EngineConfig& config, const Value& value,
+                                          libmuon::Start start) {
+  RankEngine one;
+  one.config_ = config;
+  one.rank_ = ranks.rank();
+  EBB_TRY_ASSIGN(const auto plan,
+                 libmuon::StatePlan::make(config.model, config.partition, config.tile_bytes,
+                                          one.rank_, config.chunk_bytes, config.dtypes));
+  one.make_buffers(plan);
+  one.edit_weights(plan, [&](std::uint32_t param, std::uint64_t element, float& weight) {
+    weight = value(param, element);
+  });
+  std::vector<libswap::Buffer> bound;
+  for (std::uint32_t param = 0; param < config.model.params.size(); ++param)
+    bound.push_back(one.weights_of(param));
+  start.weights = bound;
+  EBB_TRY_ASSIGN(one.engine_, Engine::open(config, ranks, world.io(), world.swap(), start));
+  return one;
+}
+
+void RankEngine::make_buffers(const libmuon::StatePlan& plan) {
+  const std::size_t params = config_.model.params.size();
+  weights_ = std::make_unique<std::vector<std::vector<float>>>(params);
+  gradients_.resize(params);
+  const bool on_device = config_.weights_on == libmuon::Side::device;
+  for (std::uint32_t param = 0; param < params; ++param) {
+    auto& weights = (*weights_)[param];
+    weights.resize(plan.weights().local_elems(param, rank_));
+    if (config_.gradients_on == libmuon::Side::device)
+      device_gradients_.emplace_back(&config_.accelerator->device(),
+                                     plan.gradients().local_elems(param, rank_));
+    const DType dtype = config_.model.params[param].weight;
+    apart_.push_back(apart_weights_.size());
+    if (on_device || dtype != DType::f32)
+      apart_weights_.emplace_back(on_device ? &config_.accelerator->device() : nullptr,
+                                  weights.size(), dtype);
+  }
+}
+
+libswap::Buffer RankEngine::weights_of(std::uint32_t param) {
+  const bool here =
+      config_.weights_on == libmuon::Side::host && config_.model.params[param].weight == DType::f32;
+  return here ? libswap::buffer_of(std::span((*weights_)[param]))
+              : apart_weights_[apart_[param]].buffer();
+}
+
+void RankEngine::edit_weights(const Edit& edit) { edit_weights(engine_->state_plan(), edit); }
+
+void RankEngine::edit_weights(const libmuon::StatePlan& plan, const Edit& edit) {
+  for (std::uint32_t param = 0; param < config_.model.params.size(); ++param) {
+    const libswap::Buffer bound = weights_of(param);
+    const bool here = bound.device == nullptr && bound.dtype == DType::f32;
+    TrainerBuffer* const apart = here ? nullptr : &apart_weights_[apart_[param]];
+    if (apart != nullptr) apart->fetch();
+    const std::span<float> values = here ? bound.floats() : apart->values();
+    std::uint64_t place = 0;
+    for (const FlatRange run : plan.weights().runs(param, rank_))
+      for (std::uint64_t i = 0; i < run.count; ++i) edit(param, run.first + i, values[place++]);
+    if (apart != nullptr) apart->send().wait();
+  }
+}
+
+Result<std::map<std::string, std::vector<float>>> RankEngine::stored() {
+  EBB_TRY(commit());
+  EBB_TRY_ASSIGN(const auto pinned, engine_->open_export());
+  EBB_TRY_ASSIGN(const auto checkpoint, pinned.describe());
+  return tensors_of(*checkpoint);
 }
 
 void RankEngine::make_gradients(std::uint64_t step, float scale) {
@@ -165,8 +219,9 @@ Result<std::uint64_t> RankEngine::commit() {
 }
 
 std::vector<float> RankEngine::flat_weights() {
-  for (std::size_t param = 0; param < apart_weights_.size(); ++param)
-    std::ranges::copy(apart_weights_[param].fetch(), (*weights_)[param].begin());
+  for (std::uint32_t param = 0; param < apart_.size(); ++param)
+    if (weights_of(param).data != static_cast<const void*>((*weights_)[param].data()))
+      std::ranges::copy(apart_weights_[apart_[param]].fetch(), (*weights_)[param].begin());
   std::vector<float> all;
   for (const auto& weights : *weights_) all.insert(all.end(), weights.begin(), weights.end());
   return all;

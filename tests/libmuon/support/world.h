@@ -97,6 +97,12 @@ class RankEngine {
                                  libmuon::Communicator& ranks, const libmuon::EngineConfig& config,
                                  const Checkpoint* checkpoint = nullptr);
 
+  // Begins from weights that are bound: value(param, element). `start` says the rest.
+  using Value = std::function<float(std::uint32_t param, std::uint64_t element)>;
+  static Result<RankEngine> open_bound(World& world, libmuon::Communicator& ranks,
+                                       const libmuon::EngineConfig& config, const Value& value,
+                                       libmuon::Start start = {});
+
   // Noise times `scale`.
   void make_gradients(std::uint64_t step, float scale = 1);
   // Makes them and hands them in; nothing is stepped.
@@ -108,19 +114,29 @@ class RankEngine {
   libmuon::Engine& engine() { return *engine_; }
   std::vector<std::vector<float>>& weights() { return *weights_; }
   std::vector<std::vector<float>>& gradients() { return gradients_; }
-  // Where weights in bf16 are bound. REQUIRES: all are.
+  // Where weights in bf16 are bound. REQUIRES: all are in bf16.
   TrainerBuffer& bf16_weights(std::uint32_t param) { return apart_weights_[param]; }
   // All weights one after another, from wherever they lie.
   std::vector<float> flat_weights();
+  // The trainer writes to its weights, where it has them.
+  using Edit = std::function<void(std::uint32_t param, std::uint64_t element, float& weight)>;
+  void edit_weights(const Edit& edit);
+  // commit(), and all that is stored then, by "name state".
+  Result<std::map<std::string, std::vector<float>>> stored();
 
  private:
+  void make_buffers(const libmuon::StatePlan& plan);
+  libswap::Buffer weights_of(std::uint32_t param);
+  void edit_weights(const libmuon::StatePlan& plan, const Edit& edit);
+
   libmuon::EngineConfig config_;
   Rank rank_{};
   std::unique_ptr<std::vector<std::vector<float>>> weights_;  // their addresses are bound
   std::vector<std::vector<float>> gradients_;
   // What lies on the accelerator's device, if it does.
   std::vector<TrainerBuffer> device_gradients_;
-  std::vector<TrainerBuffer> apart_weights_;  // on that device, or in bf16: all of them
+  std::vector<TrainerBuffer> apart_weights_;  // on that device, or in bf16
+  std::vector<std::size_t> apart_;            // by parameter: which of them
   std::unique_ptr<libmuon::Engine> engine_;
 };
 
