@@ -33,6 +33,9 @@ Result<> check_spec(const Layout::Spec& spec) {
     return layout_error(
         compose("there is no partition policy {}", static_cast<unsigned>(spec.policy)));
   EBB_TRY(check(spec.mesh));
+  if (spec.split == 0 || spec.mesh.shard_world % spec.split != 0)
+    return layout_error(
+        compose("{} shards are not so many, each split in {}", spec.mesh.shard_world, spec.split));
   if (spec.align_elems == 0 || spec.align_elems > kMaxAlign)
     return layout_error(
         compose("partitions aligned to {} elements: must be 1 to {}", spec.align_elems, kMaxAlign));
@@ -58,9 +61,8 @@ Result<> check_owners(const Layout::Spec& spec, std::size_t tensors) {
     return layout_error(compose("{}: {} owners given, {} wanted", name_of(spec.policy),
                                 spec.owners.size(), wanted));
   for (std::size_t t = 0; t < tensors && t < spec.owners.size(); ++t)
-    if (spec.owners[t] >= spec.mesh.shard_world)
-      return layout_error(
-          compose("tensor {}: owner {} of {} shards", t, spec.owners[t], spec.mesh.shard_world));
+    if (const std::uint32_t shards = spec.mesh.shard_world / spec.split; spec.owners[t] >= shards)
+      return layout_error(compose("tensor {}: owner {} of {} shards", t, spec.owners[t], shards));
   return {};
 }
 
@@ -72,10 +74,11 @@ Result<> check_rows(const Layout::Spec& spec, const std::vector<Shape>& tensors)
   if (spec.rows.size() != wanted)
     return layout_error(compose("{}: rows of {} tensors given, {} wanted", name_of(spec.policy),
                                 spec.rows.size(), wanted));
+  const std::uint32_t shards = spec.mesh.shard_world / spec.split;
   for (std::size_t t = 0; t < wanted; ++t) {
-    if (spec.rows[t].size() != spec.mesh.shard_world)
-      return layout_error(compose("tensor {}: rows of {} shards given, {} wanted", t,
-                                  spec.rows[t].size(), spec.mesh.shard_world));
+    if (spec.rows[t].size() != shards)
+      return layout_error(
+          compose("tensor {}: rows of {} shards given, {} wanted", t, spec.rows[t].size(), shards));
     std::uint64_t rows = 0;
     bool fits = true;
     for (const std::uint64_t some : spec.rows[t]) {
@@ -148,7 +151,7 @@ Result<Layout> Layout::sharing(Spec spec, std::shared_ptr<const std::vector<Shap
 
 void Layout::lay_parts() {
   if (spec_.policy == Policy::layer_wise) {
-    shard_elems_.assign(spec_.mesh.shard_world, 0);
+    shard_elems_.assign(shards(), 0);
     for (std::size_t t = 0; t < elems_.size(); ++t) {
       std::uint64_t& used = shard_elems_[spec_.owners[t]];
       first_.push_back(used);
@@ -163,8 +166,8 @@ void Layout::lay_parts() {
 void Layout::lay_flat() {
   first_.push_back(0);
   for (std::size_t t = 0; t < elems_.size(); ++t) first_.push_back(first_.back() + elems(t));
-  const std::uint64_t shards = spec_.mesh.shard_world;
-  partition_elems_ = align_up(first_.back(), shards * spec_.align_elems) / shards;
+  const std::uint64_t count = shards();
+  partition_elems_ = align_up(first_.back(), count * spec_.align_elems) / count;
 }
 
 void Layout::lay_boundary() {
@@ -178,13 +181,13 @@ void Layout::lay_boundary() {
   std::uint64_t high = first_.back();
   while (low < high) {
     const std::uint64_t middle = low + (high - low) / 2;
-    if (runs_within(first_, middle).size() <= spec_.mesh.shard_world)
+    if (runs_within(first_, middle).size() <= shards())
       high = middle;
     else
       low = middle + 1;
   }
   cut_ = runs_within(first_, low);
-  cut_.resize(spec_.mesh.shard_world + std::size_t{1}, elems_.size());
+  cut_.resize(shards() + std::size_t{1}, elems_.size());
   partition_elems_ = align_up(low, spec_.align_elems);
 }
 
@@ -201,16 +204,19 @@ void Layout::lay_uneven() {
 // What every shard's buffer reserves for the tensor, padding included.
 std::uint64_t Layout::part_elems(std::size_t tensor) const {
   const Shape& shape = tensors()[tensor];
-  const std::uint64_t shards = spec_.mesh.shard_world;
-  if (spec_.policy == Policy::zero3) return div_ceil(elems(tensor), shards);
+  if (spec_.policy == Policy::zero3) return div_ceil(elems(tensor), shards());
   if (spec_.policy != Policy::rows || elems(tensor) == 0) return elems(tensor);
   const std::uint64_t rows = rows_of(shape);
-  return div_ceil(rows, shards) * (elems(tensor) / rows);
+  return div_ceil(rows, shards()) * (elems(tensor) / rows);
 }
 
 std::uint64_t Layout::largest_part(std::size_t tensor) const {
+  return div_ceil(largest_unsplit(tensor), std::uint64_t{spec_.split});
+}
+
+std::uint64_t Layout::largest_unsplit(std::size_t tensor) const {
   if (spec_.policy == Policy::zero3 || spec_.policy == Policy::rows)
-    return held_by(tensor, 0).count;  // all shards but the last ones hold as much
+    return held_unsplit(tensor, 0).count;  // all shards but the last ones hold as much
   if (spec_.policy != Policy::uneven_rows) return elems(tensor);
   std::uint64_t largest = 0, begin = 0;
   for (const std::uint64_t end : ends_[tensor]) {
@@ -232,7 +238,15 @@ FlatRange Layout::held(std::size_t tensor, Rank rank) const {
 }
 
 FlatRange Layout::held_by(std::size_t tensor, std::uint32_t shard) const {
-  EBB_CHECK(tensor < elems_.size() && shard < spec_.mesh.shard_world);
+  const FlatRange all = held_unsplit(tensor, shard / spec_.split);
+  const std::uint64_t each = div_ceil(all.count, std::uint64_t{spec_.split});
+  const std::uint64_t begin = std::min(shard % spec_.split * each, all.count);
+  const std::uint64_t count = std::min(each, all.count - begin);
+  return count == 0 ? FlatRange{} : FlatRange{all.first + begin, count};
+}
+
+FlatRange Layout::held_unsplit(std::size_t tensor, std::uint32_t shard) const {
+  EBB_CHECK(tensor < elems_.size() && shard < shards());
   const std::uint64_t count = elems(tensor);
   std::uint64_t begin = 0;  // of the shard's range, in elements of the tensor
   std::uint64_t end = count;
@@ -266,6 +280,18 @@ FlatRange Layout::held_by(std::size_t tensor, std::uint32_t shard) const {
 }
 
 Layout::ShardSpan Layout::shards_of(std::size_t tensor, FlatRange range) const {
+  const ShardSpan whole = unsplit_shards_of(tensor, range);
+  if (spec_.split == 1) return whole;
+  const auto shard_with = [&](std::uint32_t shard, std::uint64_t element) {
+    const FlatRange all = held_unsplit(tensor, shard);
+    const std::uint64_t each = div_ceil(all.count, std::uint64_t{spec_.split});
+    return shard * spec_.split + static_cast<std::uint32_t>((element - all.first) / each);
+  };
+  return {shard_with(whole.first, range.first),
+          shard_with(whole.last, range.first + range.count - 1)};
+}
+
+Layout::ShardSpan Layout::unsplit_shards_of(std::size_t tensor, FlatRange range) const {
   EBB_CHECK(spec_.policy != Policy::replicated && range.count > 0);
   EBB_CHECK(range.first + range.count <= elems(tensor));
   const std::uint64_t last = range.first + range.count - 1;
@@ -311,6 +337,7 @@ std::uint64_t Layout::local_elems(std::size_t tensor, Rank rank) const {
 }
 
 std::uint64_t Layout::buffer_first(std::size_t tensor, Rank rank) const {
+  EBB_CHECK(spec_.split == 1);
   const FlatRange range = held(tensor, rank);
   if (range.count == 0) return 0;
   const std::uint64_t shard = *shard_of(rank);
@@ -327,6 +354,7 @@ std::uint64_t Layout::buffer_first(std::size_t tensor, Rank rank) const {
 }
 
 std::uint64_t Layout::buffer_elems(Rank rank) const {
+  EBB_CHECK(spec_.split == 1);
   const auto shard = shard_of(rank);
   if (!shard) return 0;
   switch (spec_.policy) {

@@ -46,6 +46,9 @@ class Layout {
   struct Spec {
     Policy policy = Policy::replicated;
     Mesh mesh = {};
+    // The policy cuts into shard_world / split shards, and what one of these has of a tensor is cut
+    // again, evenly, into so many: shards of the mesh, one next to the other.
+    std::uint32_t split = 1;
     std::uint64_t align_elems = 1;           // zero12*: partitions start on a multiple of this
     std::vector<std::uint32_t> owners = {};  // layer_wise: a shard index per tensor
     // uneven_rows: of each tensor, how many rows each shard has; together all of them.
@@ -81,7 +84,7 @@ class Layout {
   // Elements of the rank's buffer for that tensor, without padding.
   std::uint64_t local_elems(std::size_t tensor, Rank rank) const;
   // The rank's whole flat partition: where the tensor's part begins in it (0 if it holds nothing of
-  // it), its length, its padding.
+  // it), its length, its padding. REQUIRES: split = 1, as the next two.
   std::uint64_t buffer_first(std::size_t tensor, Rank rank) const;
   std::uint64_t buffer_elems(Rank rank) const;
   std::uint64_t padding_elems(Rank rank) const;
@@ -92,6 +95,10 @@ class Layout {
   void lay_flat();
   void lay_boundary();
   void lay_uneven();
+  std::uint32_t shards() const { return spec_.mesh.shard_world / spec_.split; }  // of the policy
+  FlatRange held_unsplit(std::size_t tensor, std::uint32_t shard) const;
+  ShardSpan unsplit_shards_of(std::size_t tensor, FlatRange range) const;
+  std::uint64_t largest_unsplit(std::size_t tensor) const;
   std::uint64_t part_elems(std::size_t tensor) const;
   std::uint64_t elems_before(std::size_t tensor, std::uint32_t shard) const;
   std::optional<std::uint32_t> shard_of(Rank rank) const;  // REQUIRES: a rank of the world

@@ -121,6 +121,14 @@ Mesh Mesh::spread() const {
   return part({within.world, within.first, all_axes(within), {}});
 }
 
+Mesh Mesh::spread_by_shard() const {
+  Submesh all = within;
+  if (all.world == 0) all = {ranks(), 0, {{shard_world, 1}}, {{replicas, shard_world}}};
+  all.shards.insert(all.shards.end(), all.copies.begin(), all.copies.end());
+  all.copies.clear();
+  return part(std::move(all));
+}
+
 Result<> check(const Mesh& mesh) {
   const std::uint64_t ranks = std::uint64_t{mesh.shard_world} * mesh.replicas;
   if (ranks == 0) return mesh_error("a mesh needs at least 1 rank and 1 copy");

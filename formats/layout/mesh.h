@@ -50,6 +50,8 @@ struct Mesh {
   Rank rank_of(Place place) const;
   // Every rank of it a shard of its own, in the order of ranks: equal for meshes of the same ranks.
   Mesh spread() const;
+  // Every rank of it a shard of its own, copies of the same shard next to each other.
+  Mesh spread_by_shard() const;
 
   bool operator==(const Mesh&) const = default;
 };

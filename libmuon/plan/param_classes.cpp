@@ -86,6 +86,8 @@ class Resolver {
     for (Layout::Spec* side : {&part.gradients, &part.weights}) {
       if (!partition_.axes.empty() && side->mesh == Mesh{}) side->mesh = {world_, 1};
       EBB_TRY(formats::check(side->mesh));
+      if (side->split != 1)
+        return usage("a trainer's shards are not split", "leave Layout::Spec::split out");
     }
     const Mesh &gradients = part.gradients.mesh, &weights = part.weights.mesh;
     if (gradients.world() != weights.world())
@@ -124,6 +126,8 @@ class Resolver {
   // Makes the mesh. Which axes it spans.
   Result<std::vector<bool>> lay(const AxisLayout& side, const std::string& what,
                                 Layout::Spec& into) const {
+    if (side.layout.split != 1)
+      return usage(what + ": a trainer's shards are not split", "leave Layout::Spec::split out");
     if (side.layout.mesh != Mesh{})
       return usage(what + ": the mesh follows from the axes", "leave Layout::Spec::mesh out");
     std::vector<bool> spans(partition_.axes.size());
@@ -268,10 +272,14 @@ class Resolver {
     return {};
   }
 
-  // Where gradients have copies, AdamW's ranges are cut evenly.
+  // As gradients; what has copies is cut among them, so that each has a part of what it holds.
   static Layout::Spec shards_of(const Layout::Spec& gradients) {
-    if (gradients.mesh.replicas == 1 && gradients.policy != Policy::replicated) return gradients;
-    return {.policy = Policy::zero3, .mesh = gradients.mesh.spread()};
+    if (gradients.policy == Policy::replicated)
+      return {.policy = Policy::zero3, .mesh = gradients.mesh.spread()};
+    Layout::Spec shards = gradients;
+    shards.split = gradients.mesh.replicas;
+    if (shards.split > 1) shards.mesh = gradients.mesh.spread_by_shard();
+    return shards;
   }
 
   std::shared_ptr<const std::vector<Shape>> shapes_of(const ParamClass& one) const {

@@ -24,6 +24,7 @@ void add_layout(const Layout::Spec& spec, formats::Digest& digest) {
   digest.add(static_cast<std::uint64_t>(spec.policy));
   digest.add(spec.mesh.world());
   digest.add(spec.align_elems);
+  if (spec.split > 1) digest.add(compose("shards split in {}", spec.split));
   for (const std::uint32_t owner : spec.owners) digest.add(owner);
   for (const auto& rows : spec.rows)
     for (const std::uint64_t some : rows) digest.add(some);

@@ -53,7 +53,7 @@ class Load {
 // The tensor is held alike, shard by shard.
 bool same_holders(const Part& from, const Part& to) {
   const Layout::Spec &a = from.layout.spec(), &b = to.layout.spec();
-  if (a.policy != b.policy || a.mesh.shard_world != b.mesh.shard_world ||
+  if (a.policy != b.policy || a.split != b.split || a.mesh.shard_world != b.mesh.shard_world ||
       a.mesh.within.first != b.mesh.within.first || a.mesh.within.shards != b.mesh.within.shards)
     return false;
   if (a.policy == Policy::layer_wise) return a.owners[from.tensor] == b.owners[to.tensor];

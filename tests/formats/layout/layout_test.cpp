@@ -84,6 +84,50 @@ TEST(Layout, NamesTheShardsThatHoldARange) {
   }
 }
 
+// What a shard has of a tensor is cut evenly, in order, whatever the policy.
+TEST(Layout, SplitsShardsAmongThoseNextToEachOther) {
+  Random random(17);
+  for (const Policy policy : oracle::kEveryPolicy) {
+    if (policy == Policy::replicated) continue;
+    for (int round = 0; round < 200; ++round) {
+      const std::vector<Shape> tensors = oracle::awkward_tensors(random);
+      Layout::Spec spec = oracle::awkward_spec(random, policy, tensors);
+      spec.mesh.replicas = 1;
+      const Layout whole = made(spec, tensors);
+      spec.split = static_cast<std::uint32_t>(1 + oracle::up_to(random, 4));
+      spec.mesh.shard_world *= spec.split;
+      const Layout split = made(spec, tensors);
+      for (std::size_t t = 0; t < tensors.size(); ++t)
+        for (std::uint32_t shard = 0; shard < whole.spec().mesh.shard_world; ++shard) {
+          const FlatRange all = whole.held_by(t, shard);
+          const std::uint64_t each = (all.count + spec.split - 1) / spec.split;
+          std::uint64_t next = all.first;
+          for (std::uint32_t part = 0; part < spec.split; ++part) {
+            const std::uint32_t number = shard * spec.split + part;
+            const FlatRange held = split.held_by(t, number);
+            EXPECT_EQ(held.count, std::min(each, all.first + all.count - next));
+            EXPECT_LE(held.count, split.largest_part(t));
+            if (held.count == 0) continue;
+            EXPECT_EQ(held.first, next);
+            next += held.count;
+            const Layout::ShardSpan span = split.shards_of(t, held);
+            EXPECT_TRUE(span.first == number && span.last == number);
+          }
+          if (all.count == 0) continue;
+          EXPECT_EQ(next, all.first + all.count);
+          const Layout::ShardSpan span = split.shards_of(t, all);
+          EXPECT_EQ(span.first, shard * spec.split);
+          EXPECT_LT(span.last, (shard + 1) * spec.split);
+        }
+    }
+  }
+}
+
+TEST(Layout, RefusesShardsThatCannotBeSplitSo) {
+  for (const std::uint32_t split : {0u, 2u, 4u})
+    EXPECT_FALSE(Layout::make({.policy = Policy::zero3, .mesh = {3, 1}, .split = split}, {{4}}));
+}
+
 TEST(Zero12, PadsTheTailToTwiceTheWorldAsDeepSpeedDoes) {
   // 3 + 4 elements over 2 ranks, alignment 2: 8 elements, 4 each, the last is padding.
   const Layout layout =

@@ -51,6 +51,20 @@ TEST(Mesh, SpreadCountsItsRanksInTheirOrder) {
   }
 }
 
+TEST(Mesh, SpreadByShardHasCopiesNextToEachOther) {
+  Random random(33);
+  for (int round = 0; round < 500; ++round) {
+    const Grid grid = oracle::awkward_grid(random);
+    const Mesh mesh = oracle::mesh_of(grid), spread = mesh.spread_by_shard();
+    ASSERT_TRUE(check(spread)) << check(spread).error().message;
+    ASSERT_EQ(spread.shard_world, mesh.ranks());
+    EXPECT_EQ(spread.replicas, 1u);
+    for (std::uint32_t shard = 0; shard < mesh.shard_world; ++shard)
+      for (std::uint32_t copy = 0; copy < mesh.replicas; ++copy)
+        EXPECT_EQ(spread.rank_of({shard * mesh.replicas + copy, 0}), mesh.rank_of({shard, copy}));
+  }
+}
+
 // However its axes are told, what is all of its world is the mesh that it always was.
 TEST(Mesh, HasOneDescription) {
   const auto part = [](std::uint32_t first, std::vector<MeshAxis> shards,

@@ -210,14 +210,14 @@ TEST(StepGuards, AWorldOfAnotherSizeOnOneRankIsAnErrorOnAll) {
   EXPECT_EQ(answers[1].error().code, Code::peer);
 }
 
-TEST(StepGuards, WithoutAStoreACheckpointOrInitialWeightsThereIsNothingToBeginFrom) {
+TEST(StepGuards, WithoutAStoreACheckpointOrWeightsThereIsNothingToBeginFrom) {
   World world = in_memory(2);
   expect_all(world.run([&](Communicator& ranks) -> Result<> {
     EBB_TRY(
         libmuon::Engine::open(config_for(2, Policy::zero12), ranks, world.io(), world.swap(), {}));
     return {};
   }),
-             Code::usage, "initial weights");
+             Code::usage, "neither a checkpoint nor weights");
 }
 
 TEST(StepGuards, AGradientIsHandedInOnceAndUsedOnce) {

@@ -142,7 +142,7 @@ TEST(SaveTo, TakesAStoppedStepAlongWhicheverReadFailed) {
 // own: it is no less the one to go back to.
 TEST(SaveTo, GoesBackToAGenerationThatCouldNotBeAdopted) {
   std::uint64_t failed = 0;
-  for (std::uint64_t at = 0; at < 100; ++at) {
+  for (std::uint64_t at = 0; at < 12; ++at) {
     bool refused = false;
     TwoDisks disks;
     expect_well(disks.failing.world.run([&](Communicator& ranks) -> Result<> {
@@ -168,7 +168,8 @@ TEST(SaveTo, GoesBackToAGenerationThatCouldNotBeAdopted) {
       expect_weights(ranks, rank, 3);
       return {};
     }));
-    if (!refused || testing::Test::HasFailure()) break;
+    if (testing::Test::HasFailure()) break;
+    if (!refused) continue;  // there is no such read, or it was a tile's, which is repeated
     ++failed;
     disks.other = nullptr;
     disks.other = disks.open("/other");

@@ -145,5 +145,30 @@ TEST(Traffic, OfOthersIsWhatTheirCollectivesMove) {
   for (const auto& other : libmuon::traffic_of_others(1000, 1, 4)) EXPECT_EQ(other.bytes, 0u);
 }
 
+// HSDP: what has two copies is cut among them, so a gradient lies where its state is. New weights
+// go to the other copy, 4 bytes a parameter in fp32; U and O, 4 bytes together, are those of the
+// matrices that are computed elsewhere, three of four.
+TEST(Traffic, OfCopiesIsThatOfWeightsToTheOthersBesideUpdatesAndResults) {
+  const auto torch = libmuon::preset("torch");
+  ASSERT_TRUE(torch);
+  for (const Policy policy : {Policy::zero3, Policy::rows, Policy::zero12}) {
+    Training setup{.ranks = 4,
+                   .copies = 2,
+                   .gradients = policy,
+                   .weights = policy,
+                   .placement = libmuon::Placement::shard};
+    setup.model.groups[0] = *torch;
+    setup.model.params = {{"a", {32, 64}, 0},
+                          {"b", {48, 16}, 0},
+                          {"c", {128, 32}, 0},
+                          {"d", {64, 96}, 0},
+                          {"norm", {4096}, 1}};
+    const auto matrices = static_cast<double>(muon_elems(setup.model));
+    const double sent = static_cast<double>(counted(setup)) / (matrices + 4096);
+    EXPECT_LE(sent, 4 + 4 * 0.75 * matrices / (matrices + 4096) + 0.02) << name_of(policy);
+    EXPECT_GE(sent, 4) << name_of(policy);
+  }
+}
+
 }  // namespace
 }  // namespace ebb

@@ -177,7 +177,8 @@ libmuon::EngineConfig config_of(const Training& setup, const libmuon::ModelSpec&
   std::vector<Shape> shapes;
   for (const libmuon::ParamSpec& param : model.params) shapes.push_back(param.shape);
   const auto layout = [&](Policy policy) {
-    Layout::Spec spec{.policy = policy, .mesh = {setup.ranks, 1}, .align_elems = 16};
+    Layout::Spec spec{
+        .policy = policy, .mesh = {setup.ranks / setup.copies, setup.copies}, .align_elems = 16};
     add_lists(shapes, spec);
     return spec;
   };

@@ -22,6 +22,7 @@ inline constexpr std::array kPlacements = {libmuon::Placement::owner, libmuon::P
 
 struct Training {
   std::uint32_t ranks = 1;
+  std::uint32_t copies = 1;  // of gradients and weights
   Policy gradients = Policy::zero12;
   Policy weights = Policy::replicated;
   libmuon::Placement placement = libmuon::Placement::owner;
