@@ -261,6 +261,21 @@ formats::native::Manifest manifest_of(const libmuon::StatePlan& plan,
   return manifest;
 }
 
+// Of an HSDP run, whose AdamW ranges were cut over all ranks, and not inside each shard.
+TEST(Continuity, AStoreFromBeforeShardsWereSplitIsTransferredWithTheSameBits) {
+  Training setup{
+      .ranks = 4, .copies = 2, .gradients = Policy::zero3, .weights = Policy::zero3, .slots = 2};
+  setup.model.params = {{"a", {12, 10}, 0}, {"b", {7, 9}, 0}, {"norm", {21}, 1}};
+  const TempDir before, plain;
+  std::filesystem::copy(std::filesystem::path(EBB_FIXTURES) / "ebb" / "hsdp_2x2" / "data",
+                        before.path(), std::filesystem::copy_options::recursive);
+  const Outcome on = train(setup, before.path(), 5), whole = train(setup, plain.path(), 5);
+  EXPECT_EQ(on.error, "");
+  EXPECT_EQ(on.origin.substr(0, on.origin.find(" (")),
+            "transferred the store of 4 ranks at step 3");
+  EXPECT_TRUE(on == whole);
+}
+
 // A store of the same digest whose first two tiles have changed places, as an earlier or later
 // planner may have laid them.
 TEST(Continuity, AStoreWithItsTilesInOtherPlacesIsTransferredNotResumed) {
