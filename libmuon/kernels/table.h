@@ -60,7 +60,7 @@ struct FinishRange {
   libswap::Buffer o, w, out;
   libswap::Buffer high = {};
 };
-// out <- w, fp32 or what `out` is, as a step hands it out.
+// out <- w, as what `out` is: rounded as a step hands weights out. w: fp32 or bf16.
 struct OutRange {
   libswap::Buffer w, out;
 };

@@ -213,4 +213,29 @@ ChunkExchange::Sent ChunkExchange::weights_out(std::size_t chunk, const Travels&
   return matrices + adam;
 }
 
+Buffer ChunkExchange::state(const NamedState& state, std::size_t portion, const Transit& transit) {
+  const StatePlan& plan = setup_.plan();
+  if (plan.in_place(transit.param, transit.range.first, plan.weights())) return state.of(transit);
+  return staging_.in_portion(portion, transit);
+}
+
+ChunkExchange::Sent ChunkExchange::state_out(const NamedState& state, std::size_t portion) {
+  const auto& [matrices, transits] = state.portion(portion);
+  const Routes& routes = setup_.routes;
+  const auto own = [&](const Transit& transit) { return this->state(state, portion, transit); };
+  const auto there = [&](const Transit& transit) { return state.of(transit); };
+  return (matrices ? routes.weights_from_owners : routes.weights_from_shards)
+      .run(*wire_, transits, {own, there});
+}
+
+ChunkExchange::Sent ChunkExchange::state_in(const NamedState& state, std::size_t portion) {
+  begin_state(state, portion);
+  const auto& [matrices, transits] = state.portion(portion);
+  const Routes& routes = setup_.routes;
+  const auto own = [&](const Transit& transit) { return this->state(state, portion, transit); };
+  const auto there = [&](const Transit& transit) { return state.of(transit); };
+  return (matrices ? routes.weights_to_owners : routes.weights_to_shards)
+      .run(*wire_, transits, {there, own});
+}
+
 }  // namespace ebb::libmuon

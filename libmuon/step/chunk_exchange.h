@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "ebb/libmuon/step/gradients.h"
+#include "ebb/libmuon/step/named_state.h"
 #include "ebb/libmuon/step/staging.h"
 #include "ebb/libmuon/step/updates.h"
 #include "ebb/libmuon/step/weights.h"
@@ -44,6 +45,9 @@ class ChunkExchange {
   Sent updates_together(std::size_t chunk);
   Sent results_apart(std::size_t chunk);
   Sent weights_out(std::size_t chunk, const Travels& travels);
+  // [C] A portion of a state: to the trainer, or from it.
+  Sent state_out(const NamedState& state, std::size_t portion);
+  Sent state_in(const NamedState& state, std::size_t portion);
   // Whether U, or O, of some matrix travels with the chunk, to or from any rank.
   bool has_updates(std::size_t chunk) const { return !setup_.chunks().updates(chunk).empty(); }
   bool has_results(std::size_t chunk) const { return !setup_.chunks().results(chunk).empty(); }
@@ -57,6 +61,14 @@ class ChunkExchange {
   libswap::Buffer weight(std::size_t chunk, const Transit& transit);    // empty: nobody asked
   libswap::Buffer high(std::size_t chunk, const Transit& transit);
   void begin_weights(std::size_t chunk) { staging_.begin(Staging::Kind::weights, chunk); }
+  // Where a portion's range is that this rank owns; begin_state() makes room for what comes from
+  // here.
+  libswap::Buffer state(const NamedState& state, std::size_t portion, const Transit& transit);
+  void begin_state(const NamedState& state, std::size_t portion) {
+    staging_.begin_portion(portion, state.portion(portion).transits);
+  }
+  // The most that portions stage of this rank.
+  std::uint64_t portion_bytes() const { return staging_.portion_bytes(); }
   // Lists the sums of the parts that came with the chunk; each element lies at one rank.
   std::vector<LookRange> sums(std::size_t chunk);
   Updates* updates() const { return updates_.get(); }  // null in Placement::owner

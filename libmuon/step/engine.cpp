@@ -103,10 +103,7 @@ Result<> Engine::Impl::keep_highs() {
   if (!setup.in_halves() || weights.kept() == steps.now()) return {};
   EBB_TRY(agree_all(weights.unchanged(computing->pool()), "reading its high halves"));
   weights.set_kept(std::nullopt);
-  if (Result<> ended = ended_well(run->keep_highs({})); !ended) {
-    run->sweep().go_on();  // a tile that could not be written still is to be
-    return ended;
-  }
+  EBB_TRY(ended_well(run->keep_highs({})));
   weights.set_kept(steps.now());
   return {};
 }
@@ -116,7 +113,10 @@ Result<> Engine::Impl::ended_well(const Flow::Ended& ended) {
     const MutexLock lock(ending);
     take_counted();
   }
-  if (ended.why) return *ended.why;
+  if (ended.why) {
+    run->sweep().go_on();  // a tile that could not be read or written still is to be
+    return *ended.why;
+  }
   return ended.not_out ? Result<>(*ended.not_out) : Result<>();
 }
 

@@ -25,6 +25,7 @@
 #include "ebb/libmuon/step/engine_stats.h"
 #include "ebb/libmuon/step/pinned_checkpoint.h"
 #include "ebb/libmuon/step/start.h"
+#include "ebb/libmuon/step/state_buffer.h"
 #include "ebb/libmuon/step/step_args.h"
 #include "ebb/libswap/store/store_set.h"
 
@@ -76,6 +77,19 @@ class Engine {
   // but take_weights(), of what was named then and now, abandon_step(), save_to(), stats() and the
   // destructor is answered (Code::state) before one of the first two worked.
   Result<> take_weights(std::span<const std::uint32_t> params);
+
+  // [C] Copies a state of these parameters, each rank what it holds of them as weights
+  // (StateBuffer), from wherever it lies: "master", "momentum_buffer", "exp_avg" or "exp_avg_sq";
+  // the same parameters on all ranks. Between steps, in portions within the budget. Code::usage for
+  // a parameter that has no such state; Code::unsupported for what is kept in int8 blocks or
+  // halves.
+  Result<> read_state(std::string_view state, std::span<const StateBuffer> into);
+  // [C] The other way, rounded to what the state is kept as; `taken`: how many steps these
+  // parameters have taken then, which AdamW's bias correction counts. Masters that are written are
+  // handed out by install_weights(). After an I/O error a part was written: nothing but
+  // abandon_step(), stats() and the destructor is answered (Code::state) before that went back.
+  Result<> write_state(std::string_view state, std::span<const StateBuffer> from,
+                       std::optional<std::uint64_t> taken = {});
 
   // A step is in flight from begin_step() on, until wait_step() or another call: set_...,
   // snapshot(), all that are about steps, and the destructor wait for its end first.

@@ -3,6 +3,7 @@
 //   engine.cpp       its calls, and how a step ends
 //   engine_open.cpp  create, resume, transfer, load
 //   taking.cpp       masters take what the trainer wrote to its weights
+//   state_by_name.cpp  a state is read, or written, by its name
 //   before_step.cpp  what ranks decide before a step
 //   recovery.cpp     the ways out of a step that stopped
 #pragma once
@@ -50,6 +51,14 @@ struct Engine::Impl {
   // [C] By parameter: whether its masters are to take their weights.
   Result<std::vector<bool>> agree_on_taken(std::span<const std::uint32_t> params);
   Result<> take(const std::vector<bool>& taken);  // [C]
+
+  // state_by_name.cpp
+  // The state's number, where it can be copied of all of these.
+  Result<std::uint32_t> can_copy(std::string_view state,
+                                 std::span<const StateBuffer> buffers) const;
+  // [C]
+  Result<NamedState> agree_on_state(std::string_view state, std::span<const StateBuffer> buffers,
+                                    std::optional<std::uint64_t> taken);
 
   // before_step.cpp
   Result<> check_ready(const StepArgs& args) const;

@@ -22,6 +22,7 @@ class Fate {
     stopped,  // the step was stopped on some rank by an I/O error
     owing,    // the step's weights were not handed out to all
     taking,   // masters have taken a part of the weights that they were to take
+    writing,  // a part of a state was written
   };
   void set(Trouble trouble, Error why) {
     const libswap::MutexLock lock(mutex_);
@@ -39,7 +40,7 @@ class Fate {
 
  private:
   mutable libswap::Mutex mutex_;
-  std::array<std::optional<Error>, 4> why_ EBB_GUARDED_BY(mutex_);
+  std::array<std::optional<Error>, 5> why_ EBB_GUARDED_BY(mutex_);
 };
 
 }  // namespace ebb::libmuon

@@ -15,6 +15,7 @@ Result<> device_works(const EngineConfig& config) {
 
 Result<> Engine::Impl::not_stopped() const {
   EBB_TRY(fate.check(Fate::taking));
+  EBB_TRY(fate.check(Fate::writing));
   return not_stopped_in_a_step();
 }
 
@@ -69,6 +70,7 @@ Result<> Engine::Impl::go_back() {
   fate.clear(Fate::stopped);
   fate.clear(Fate::owing);
   fate.clear(Fate::taking);
+  fate.clear(Fate::writing);
   weights.forget_handed_out();
   weights.set_half_taken({});
   forget_gradients();

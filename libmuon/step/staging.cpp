@@ -1,6 +1,7 @@
 #include "ebb/libmuon/step/staging.h"
 
 #include <algorithm>
+#include <numeric>
 #include <utility>
 
 namespace ebb::libmuon {
@@ -30,6 +31,18 @@ std::uint64_t chunk_bytes(const Staging::Needs& needs, Kind kind, std::size_t ch
                       transits_of(needs.chunks, kind, chunk));
 }
 
+// Room that is used is large enough for two portions of a state, of an element each.
+std::uint64_t room_for_a_state(std::uint64_t used) {
+  return used == 0 ? 0 : std::max<std::uint64_t>(used, 2 * sizeof(float));
+}
+
+std::uint64_t lasting_bytes(const Staging::Needs& needs) {
+  std::uint64_t bytes = 0;
+  for (const Kind kind : kKinds)
+    bytes += staged_bytes(needs.plan, trainer_of(needs.plan, kind), needs.lasting);
+  return room_for_a_state(bytes);
+}
+
 // Bytes.
 struct Sizes {
   std::uint64_t early = 0;
@@ -49,6 +62,9 @@ Sizes sizes_of(const Staging::Needs& needs) {
     room(Kind::gradients, chunk, comes + chunk_bytes(needs, Kind::highs, chunk));
     room(Kind::weights, chunk, chunk_bytes(needs, Kind::weights, chunk));
   }
+  const std::uint64_t all =
+      std::accumulate(sizes.regions.begin(), sizes.regions.end(), std::uint64_t{0});
+  sizes.regions.back() += room_for_a_state(all) - all;
   return sizes;
 }
 
@@ -56,11 +72,8 @@ Sizes sizes_of(const Staging::Needs& needs) {
 
 std::uint64_t Staging::bytes(const Needs& needs) {
   const Sizes sizes = sizes_of(needs);
-  std::uint64_t bytes = sizes.early;
-  for (const std::uint64_t region : sizes.regions) bytes += region;
-  for (const Kind kind : kKinds)
-    bytes += staged_bytes(needs.plan, trainer_of(needs.plan, kind), needs.lasting);
-  return bytes;
+  return lasting_bytes(needs) + sizes.early +
+         std::accumulate(sizes.regions.begin(), sizes.regions.end(), std::uint64_t{0});
 }
 
 Result<Staging> Staging::make(const Needs& needs, libswap::Device* device) {
@@ -68,6 +81,7 @@ Result<Staging> Staging::make(const Needs& needs, libswap::Device* device) {
   std::uint64_t used = 0;
   for (const Kind kind : kKinds)
     used = staging.lay(kind, needs.lasting, used, staging.lasting(kind));
+  used = staging.lasting_bytes_ = lasting_bytes(needs);
   for (std::size_t chunk = staging.first_early_; chunk < needs.chunks.count(); ++chunk)
     used = staging.lay(Kind::gradients, needs.chunks.gradients(chunk), used,
                        staging.places(Kind::gradients, chunk));
@@ -104,6 +118,35 @@ void Staging::begin(Kind kind, std::size_t chunk) {
   const std::uint64_t used =
       lay(kind, transits_of(*chunks_, kind, chunk), behind, places(kind, chunk));
   EBB_CHECK(used <= borders_[region + 1]);
+}
+
+std::uint64_t Staging::portion_bytes() const {
+  const std::uint64_t half = portion_room().count / 2;
+  return half - half % sizeof(float);
+}
+
+// The larger of what has room for chunks and what AdamW's ranges have at all times.
+FlatRange Staging::portion_room() const {
+  const FlatRange regions{borders_[0], borders_[kRegions] - borders_[0]};
+  return regions.count >= lasting_bytes_ ? regions : FlatRange{0, lasting_bytes_};
+}
+
+void Staging::begin_portion(std::size_t portion, std::span<const Transit> transits) {
+  Places& places = portions_[portion % 2];
+  std::uint64_t used = portion_room().first + portion % 2 * portion_bytes();
+  const std::uint64_t end = used + portion_bytes();
+  places.clear();
+  for (const Transit& transit : transits)
+    for (const FlatRange part : staged_parts(*plan_, plan_->weights(), transit)) {
+      places.push_back({transit.param, part, used});
+      used += staged_bytes(DType::f32, part.count);
+    }
+  EBB_CHECK(used <= end);
+  std::ranges::sort(places, {}, &Place::key);
+}
+
+libswap::Buffer Staging::in_portion(std::size_t portion, const Transit& transit) {
+  return elements_at(portions_[portion % 2], transit, DType::f32, memory_);
 }
 
 libswap::Buffer Staging::at(Kind kind, std::size_t chunk, const Transit& transit) {

@@ -37,6 +37,13 @@ class Staging {
   // Places for what the chunk stages: what had them, of two chunks before, is gone. Different
   // chunks may be begun and looked at from different threads.
   void begin(Kind kind, std::size_t chunk);
+  // Between steps portions of a state have the room of what travels in a step instead, in fp32,
+  // even ones and odd ones by turns: what one may take of this rank. 0: nothing is staged here.
+  std::uint64_t portion_bytes() const;
+  // Places for what a portion stages: what had them two portions before is gone.
+  void begin_portion(std::size_t portion, std::span<const Transit> transits);
+  libswap::Buffer in_portion(std::size_t portion, const Transit& transit);
+
   // REQUIRES: inside a range that has its place here (staged_parts).
   libswap::Buffer at(Kind kind, std::size_t chunk, const Transit& transit);
 
@@ -60,6 +67,7 @@ class Staging {
     if (early(kind, chunk)) return early_[chunk - first_early_];
     return places_[static_cast<std::size_t>(kind)][chunk % 2];
   }
+  FlatRange portion_room() const;  // in bytes of the memory
   // Behind the first `used` bytes. Returns how many are used then.
   std::uint64_t lay(Kind kind, std::span<const Transit> transits, std::uint64_t used,
                     Places& places) const;
@@ -70,6 +78,8 @@ class Staging {
   Each<Places> lasting_;                       // of highs: those of weights
   std::vector<Places> early_;                  // of gradients, by chunk from that one on
   Each<std::array<Places, 2>> places_;         // of chunks, even and odd
+  std::array<Places, 2> portions_;             // likewise
+  std::uint64_t lasting_bytes_ = 0;            // at the beginning of the memory
   std::array<std::uint64_t, 4> borders_ = {};  // of the regions, in bytes
   libswap::DeviceMemory memory_;
 };

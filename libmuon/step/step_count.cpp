@@ -18,6 +18,12 @@ void StepCount::count(const AbsentGradients& absent) {
     if (absent.untouched(param)) --ahead_[param];
 }
 
+void StepCount::set_taken(std::uint32_t param, std::uint64_t taken) {
+  if (this->taken(param) == taken) return;
+  ahead_.resize(params_.size(), 0);
+  ahead_[param] = static_cast<std::int64_t>(taken) - static_cast<std::int64_t>(step_);
+}
+
 void StepCount::set(std::uint64_t step, const std::map<std::string, std::int64_t>& taken) {
   step_ = step;
   std::vector<std::int64_t> ahead;

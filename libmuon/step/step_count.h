@@ -28,6 +28,8 @@ class StepCount {
   void count(const AbsentGradients& absent);
   // The state is at `step`; of parameters that have taken more or fewer, `taken` says how many.
   void set(std::uint64_t step, const std::map<std::string, std::int64_t>& taken);
+  // A parameter has taken so many.
+  void set_taken(std::uint32_t param, std::uint64_t taken);
 
  private:
   const std::span<const ParamSpec> params_;

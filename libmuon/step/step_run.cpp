@@ -57,6 +57,9 @@ Sweep::Ports StepRun::ports() const {
   };
   const auto taken = [this](std::uint32_t param) { return steps_.taken(param); };
   Sweep::Ports ports{gradient, weight, high, taken};
+  ports.state = [=](const NamedState& state, std::size_t portion, const Transit& part) {
+    return exchange->state(state, portion, part);
+  };
   Updates* const updates = exchange->updates();
   if (updates == nullptr) return ports;
   using Kind = Updates::Kind;
@@ -238,10 +241,10 @@ Result<Look> StepRun::look_at_sums() {
   return all;
 }
 
-Flow::Ended StepRun::walk(const Walk& through, Flow::Work work) {
-  const std::size_t chunks = setup_.chunks().count();
-  work.chunks = chunks;
-  work.sweep = [this, chunks, &through]() -> Result<> {
+Flow::Ended StepRun::walk(const Walk& through, const TurnTo& turn_to, Flow::Work work) {
+  const std::size_t chunks = work.chunks;
+  sweep_->go_on();  // what a disk refused before, this one or that before it, is tried again
+  work.sweep = [this, chunks, &turn_to, &through]() -> Result<> {
     bool goes_on = turn_to(0);
     if (!goes_on) return {};
     const Result<> all = through([&](std::size_t chunk, const Result<>& done) -> Result<> {
@@ -256,13 +259,21 @@ Flow::Ended StepRun::walk(const Walk& through, Flow::Work work) {
   return flow_->wait();
 }
 
+namespace {
+
+Result<> nothing(std::size_t /*chunk*/) { return {}; }
+
+}  // namespace
+
 Flow::Ended StepRun::keep_highs(const Travels& of) {
   const auto highs_in = [&](std::size_t chunk) {
     return weights_in(chunk, ChunkExchange::As::highs, of);
   };
   return walk([&](const Sweep::Between& next) { return sweep_->keep(of, steps_.now(), next); },
-              {.in = highs_in,
-               .out = [](std::size_t) { return Result<>(); },
+              [this](std::size_t chunk) { return flow_->may_sweep(chunk); },
+              {.chunks = setup_.chunks().count(),
+               .in = highs_in,
+               .out = nothing,
                .doing = "keeping its high halves"});
 }
 
@@ -273,15 +284,41 @@ Flow::Ended StepRun::take_weights(const Travels& of) {
   };
   return walk(
       [&](const Sweep::Between& next) { return sweep_->take(of, steps_.now(), next); },
-      {.in = in, .out = [](std::size_t) { return Result<>(); }, .doing = "taking its weights"});
+      [this](std::size_t chunk) { return flow_->may_sweep(chunk); },
+      {.chunks = setup_.chunks().count(), .in = in, .out = nothing, .doing = "taking its weights"});
 }
 
 Flow::Ended StepRun::hand_out_weights() {
   const auto kept = [this](std::uint32_t param) { return setup_.plan().out(param) != Out::update; };
   return walk([this](const Sweep::Between& out) { return sweep_->look(out); },
-              {.in = [](std::size_t) { return Result<>(); },
+              [this](std::size_t chunk) { return turn_to(chunk); },
+              {.chunks = setup_.chunks().count(),
+               .in = nothing,
                .out = [this, kept](std::size_t chunk) { return weights_out(chunk, kept); },
                .doing = "reading its weights"});
+}
+
+Flow::Ended StepRun::read_state(const NamedState& state) {
+  const auto out = [&](std::size_t portion) {
+    return travel_in_step("state out", [&] { return exchange_->state_out(state, portion); });
+  };
+  const auto turn_to = [&](std::size_t portion) {
+    if (!flow_->may_sweep(portion)) return false;
+    exchange_->begin_state(state, portion);
+    return true;
+  };
+  return walk(
+      [&](const Sweep::Between& next) { return sweep_->read(state, next); }, turn_to,
+      {.chunks = state.portions(), .in = nothing, .out = out, .doing = "reading its state"});
+}
+
+Flow::Ended StepRun::write_state(const NamedState& state) {
+  const auto in = [&](std::size_t portion) {
+    return travel_in_step("state in", [&] { return exchange_->state_in(state, portion); });
+  };
+  return walk([&](const Sweep::Between& next) { return sweep_->write(state, steps_.now(), next); },
+              [this](std::size_t portion) { return flow_->may_sweep(portion); },
+              {.chunks = state.portions(), .in = in, .out = nothing, .doing = "writing its state"});
 }
 
 }  // namespace ebb::libmuon

@@ -48,6 +48,10 @@ class StepRun {
   Flow::Ended keep_highs(const Travels& of);    // brings high halves of masters into their tiles
   Flow::Ended take_weights(const Travels& of);  // masters take bound weights (Sweep::take)
   Flow::Ended hand_out_weights();               // all of them, of the present state
+  // The same, portion by portion: a state to the trainer, or from it.
+  Flow::Ended read_state(const NamedState& state);
+  Flow::Ended write_state(const NamedState& state);
+  std::uint64_t portion_bytes() const { return exchange_->portion_bytes(); }
 
   // Takes what was counted since the last call.
   EngineStats take_counted();
@@ -74,9 +78,11 @@ class StepRun {
   bool turn_to(std::size_t chunk);  // false: come to rest
   Result<> sweep_chunk(std::size_t chunk);
 
-  // Walks by the chunks of a step; `work` lacks the sweep, which is `through`.
+  // Walks through work.chunks chunks; `work` lacks the sweep, which is `through`: it turns to each
+  // with turn_to(), false where it comes to rest.
   using Walk = std::function<Result<>(const Sweep::Between& between)>;
-  Flow::Ended walk(const Walk& through, Flow::Work work);
+  using TurnTo = std::function<bool(std::size_t chunk)>;
+  Flow::Ended walk(const Walk& through, const TurnTo& turn_to, Flow::Work work);
 
   // Constant after start().
   const Setup& setup_;

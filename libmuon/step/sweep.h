@@ -20,6 +20,7 @@
 #include "ebb/libmuon/kernels/table.h"
 #include "ebb/libmuon/plan/chunks.h"
 #include "ebb/libmuon/step/absent_gradients.h"
+#include "ebb/libmuon/step/named_state.h"
 #include "ebb/libmuon/step/streamed_update.h"
 #include "ebb/libswap/pager/lift.h"
 #include "ebb/libswap/pager/stream.h"
@@ -45,6 +46,9 @@ class Sweep {
     Piece moments = {};
     // Where what masters add to the gradient of a range waits for its U; empty: where U goes.
     Piece decay = {};
+    // Where a range of a portion of a state goes, or comes from.
+    std::function<libswap::Buffer(const NamedState&, std::size_t portion, const Transit&)> state =
+        {};
   };
   // All are borrowed; learning rates of the model may change between updates.
   struct Parts {
@@ -80,6 +84,11 @@ class Sweep {
   // Masters take weights, as TakeRange says, from where Ports::weight finds them; their tiles are
   // at `step` then.
   Result<> take(const Of& of, std::uint64_t step, const Between& next);
+
+  // A state to where Ports::state says, portion by portion; and from there, rounded to what it is
+  // kept as: its tiles are at `step` then.
+  Result<> read(const NamedState& state, const Between& next);
+  Result<> write(const NamedState& state, std::uint64_t step, const Between& next);
 
   // Gradients times `grad_scale` into the state, which is at `step` afterwards; but for what is
   // untouched: tiles of nothing else are not visited. `absent` is borrowed until the end.
@@ -160,6 +169,7 @@ class Sweep {
   using Tiles = std::vector<std::vector<std::uint64_t>>;
   template <typename Take>
   void for_masters(const Take& take) const;
+  Tiles tiles_with(const NamedState& state) const;
   Tiles tiles_with_weights(const Of& of) const;
   Tiles tiles_with_masters(const Of& of) const;
   using Visiting =

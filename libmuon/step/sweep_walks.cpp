@@ -167,4 +167,61 @@ Result<> Sweep::take(const Of& of, std::uint64_t step, const Between& between) {
   return cache_.settle();
 }
 
+Sweep::Tiles Sweep::tiles_with(const NamedState& state) const {
+  const StatePlan& plan = parts_.plan;
+  Tiles tiles(state.portions());
+  for (std::uint64_t tile = 0; tile < plan.tiles().size(); ++tile) {
+    const TileEntry& entry = plan.tiles()[tile];
+    if (!plan.holds(entry, state.state())) continue;
+    for (const StatePlan::Span& span : plan.spans(entry))
+      for (const std::size_t portion : state.portions_of({span.param, span.range}))
+        if (tiles[portion].empty() || tiles[portion].back() != tile) tiles[portion].push_back(tile);
+  }
+  return tiles;
+}
+
+Result<> Sweep::read(const NamedState& state, const Between& between) {
+  const auto read = [&](std::size_t portion, Stream& stream, const Stream::Lease& lease) {
+    const TileEntry& entry = parts_.plan.tiles()[lease.tile];
+    libswap::Lift::Visit lift = lift_->begin();
+    const std::size_t column = *parts_.plan.columns().find(entry.visit, state.state());
+    const Buffer kept = lift.up(columns_of(entry, lease.buffer)[column]);
+    std::vector<Leaving> out;
+    std::vector<OutRange> ranges;
+    for (const StatePlan::Span& span : parts_.plan.spans(entry))
+      for (const FlatRange part : state.parts(portion, {span.param, span.range})) {
+        const Buffer to = ports_.state(state, portion, {span.param, part});
+        const Buffer here = lift.room_for(to);
+        out.push_back({here, to});
+        ranges.push_back(
+            {kept.sub(span.tile_first + part.first - span.range.first, part.count), here});
+      }
+    const Event done = parts_.kernels.hand_out(ranges, lift.ready());
+    stream.give_back(lease, done);
+    end_visit(lift, out, done, done);
+  };
+  return walk(tiles_with(state), TileCache::Use::read, 0, read, between);
+}
+
+Result<> Sweep::write(const NamedState& state, std::uint64_t step, const Between& between) {
+  const auto write = [&](std::size_t portion, Stream& stream, const Stream::Lease& lease) {
+    const TileEntry& entry = parts_.plan.tiles()[lease.tile];
+    libswap::Lift::Visit lift = lift_->begin();
+    const Buffer tile = lift.up(lease.buffer);
+    const std::size_t column = *parts_.plan.columns().find(entry.visit, state.state());
+    const Buffer kept = columns_of(entry, tile)[column];
+    std::vector<OutRange> ranges;
+    for (const StatePlan::Span& span : parts_.plan.spans(entry))
+      for (const FlatRange part : state.parts(portion, {span.param, span.range}))
+        ranges.push_back({lift.up(ports_.state(state, portion, {span.param, part})),
+                          kept.sub(span.tile_first + part.first - span.range.first, part.count)});
+    const Event done = parts_.kernels.hand_out(ranges, lift.ready());
+    const Event down = lift.down(tile, lease.buffer, done);
+    stream.give_back(lease, down);
+    end_visit(lift, {}, done, down);
+  };
+  EBB_TRY(walk(tiles_with(state), TileCache::Use::modify, step, write, between));
+  return cache_.settle();
+}
+
 }  // namespace ebb::libmuon

@@ -9,6 +9,7 @@ namespace ebb::libmuon {
 
 Result<> Engine::Impl::can_take(std::span<const std::uint32_t> params) {
   EBB_TRY(not_stopped_in_a_step());
+  EBB_TRY(fate.check(Fate::writing));
   EBB_TRY(fate.check(Fate::owing));
   EBB_TRY(home.usable());
   const ModelSpec& model = setup.config.model;
@@ -60,7 +61,6 @@ Result<> Engine::Impl::take(const std::vector<bool>& taken) {
   if (std::ranges::find(taken, true) == taken.end()) return {};
   EBB_TRY(home.settle(libswap::Snapshots::Mode::wait));
   weights.set_kept(std::nullopt);
-  run->sweep().go_on();  // what a disk refused before, here or on the disk before this one
   const auto of = [&](std::uint32_t param) { return taken[param]; };
   if (Result<> ended = ended_well(run->take_weights(of)); !ended) {
     std::set<std::uint32_t> half;

@@ -51,9 +51,10 @@ __global__ void __launch_bounds__(kThreads)
   });
 }
 
+template <typename W>
 __global__ void __launch_bounds__(kThreads)
-    hand_out_kernel(std::uint64_t elems, const float* __restrict__ w, Out out) {
-  for_each(elems, [&](std::uint64_t i) { out.put(i, w[i]); });
+    hand_out_kernel(std::uint64_t elems, const W* __restrict__ w, Out out) {
+  for_each(elems, [&](std::uint64_t i) { out.put(i, libmuon::widened(w[i])); });
 }
 
 template <typename Given>
@@ -150,8 +151,10 @@ cudaError_t launch_finish(const libmuon::PlainFinish& range, cudaStream_t stream
 
 cudaError_t launch_hand_out(const libmuon::PlainOut& range, cudaStream_t stream) {
   const std::uint64_t elems = range.w.elems;
-  return start(hand_out_kernel, blocks_for(elems), kThreads, 0, stream, elems, floats(range.w),
-               Out(range.out));
+  return as_stored(range.w, [&]<typename W>(W* w) {
+    return start(hand_out_kernel<W>, blocks_for(elems), kThreads, 0, stream, elems, w,
+                 Out(range.out));
+  });
 }
 
 cudaError_t launch_take(const libmuon::PlainTake& range, cudaStream_t stream) {

@@ -38,7 +38,10 @@ bool is_written(const Meaning& meaning, std::uint32_t param, std::uint64_t step)
 
 float written(const Meaning& meaning, std::uint32_t param, std::uint64_t step,
               std::uint64_t element) {
-  return 2.5f + coarse(noise(meaning.seed + 101, 1000 * step + param, element), 0.5f);
+  const float middle = 2 + 0.75f * static_cast<float>(step);
+  const float value =
+      middle + coarse(noise(meaning.seed + 101, 1000 * step + param, element), 0.5f);
+  return step % 2 == 0 ? value : -value;
 }
 
 void initial_weights(std::uint32_t param, FlatRange range, std::span<float> into) {

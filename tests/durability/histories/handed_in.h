@@ -18,8 +18,8 @@ float gradient_of(const Meaning& meaning, std::uint32_t param, std::uint64_t ste
                   std::uint64_t element, Part part = {});
 
 // What a trainer writes to its weights behind a step: whole parameters, of numbers of bf16 that
-// training does not come to. What masters are then depends neither on what weights nor on what
-// masters are kept as.
+// training does not come to, nor from what was written behind another step. What masters are
+// then depends neither on what weights nor on what masters are kept as.
 bool is_written(const Meaning& meaning, std::uint32_t param, std::uint64_t step);
 float written(const Meaning& meaning, std::uint32_t param, std::uint64_t step,
               std::uint64_t element);

@@ -217,9 +217,26 @@ Result<> RankOfStart::wander() {
     case 3:
     case 4:
       return pinned_ ? unpin() : engine().committed_generation() > 0 ? pin() : Result<>();
+    case 5:
+    case 6:
+      return read_by_name();
     default:
       return {};
   }
+}
+
+// A state of all that have it, wherever it lies.
+Result<> RankOfStart::read_by_name() {
+  const std::string state = shared_.below(2) == 0 ? "momentum_buffer" : "exp_avg_sq";
+  if (state == "momentum_buffer" && of_.meaning.momentum == DType::i8) return {};
+  const std::uint64_t step = engine().step_count();
+  std::string differing;
+  const auto read = trainer_.read(state, of_.wanted.stored.at(step), differing);
+  EBB_TRY_ASSIGN(const bool well, all_well(read, "reading a state"));
+  if (!well) return mend();
+  count(&Tally::read);
+  if (differing.empty()) return {};
+  return Error{Code::corrupt, compose("read at step {}: {}", step, differing)};
 }
 
 // A step that went to another disk before it ended has no generation there yet.

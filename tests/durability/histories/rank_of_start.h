@@ -42,6 +42,7 @@ class RankOfStart {
   Result<libmuon::StepResult> again();
   Result<> check(const libmuon::StepResult& made);
   Result<> write_weights();
+  Result<> read_by_name();
   Result<> snapshot();
   Result<> commit();
   Result<> wander();

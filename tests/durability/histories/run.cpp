@@ -17,7 +17,7 @@ namespace fs = std::filesystem;
 constexpr std::uint64_t Tally::* kCounts[] = {&Tally::histories, &Tally::starts,    &Tally::refused,
                                               &Tally::streaming, &Tally::steps,     &Tally::errors,
                                               &Tally::continued, &Tally::went_back, &Tally::moved,
-                                              &Tally::committed, &Tally::pinned};
+                                              &Tally::committed, &Tally::pinned,    &Tally::read};
 static_assert(sizeof(Tally) == std::size(kCounts) * sizeof(std::uint64_t));
 
 // What the ranks of a start answered, in words; the first that says more than that another failed.
@@ -121,8 +121,8 @@ Verdict verdict_from(const std::string& text) {
 std::string text_of(const Tally& t) {
   return compose("{} histories of {} starts ({} streaming, {} refused by plan)", t.histories,
                  t.starts, t.streaming, t.refused) +
-         compose(", {} steps, {} commits, {} pinned; {} errors", t.steps, t.committed, t.pinned,
-                 t.errors) +
+         compose(", {} steps, {} commits, {} pinned, {} states read; {} errors", t.steps,
+                 t.committed, t.pinned, t.read, t.errors) +
          compose(": {} steps continued, {} went back, {} moved to another directory", t.continued,
                  t.went_back, t.moved);
 }

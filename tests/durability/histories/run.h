@@ -15,7 +15,7 @@ struct Tally {
   std::uint64_t histories = 0, starts = 0, refused = 0;  // by plan()
   std::uint64_t streaming = 0;                           // starts of which some matrix is
   std::uint64_t steps = 0, errors = 0, continued = 0, went_back = 0, moved = 0;
-  std::uint64_t committed = 0, pinned = 0;
+  std::uint64_t committed = 0, pinned = 0, read = 0;
   Tally& operator+=(const Tally& other);
 };
 std::string text_of(const Tally& tally);

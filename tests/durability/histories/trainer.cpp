@@ -119,6 +119,30 @@ Result<> HistoryTrainer::take_written() {
   return engine_->take_weights(taken);
 }
 
+Result<> HistoryTrainer::read(const std::string& state,
+                              const std::map<std::string, std::vector<float>>& wanted,
+                              std::string& differing) {
+  const libmuon::StatePlan& plan = engine_->state_plan();
+  std::vector<std::vector<float>> values(params());
+  std::vector<libmuon::StateBuffer> buffers;
+  for (std::uint32_t param = 0; param < params(); ++param) {
+    if (!wanted.contains(name_of(param) + " " + state)) continue;
+    values[param].resize(plan.weights().local_elems(param, ranks_.rank()));
+    buffers.push_back({param, libswap::buffer_of(std::span(values[param]))});
+  }
+  EBB_TRY(engine_->read_state(state, buffers));
+  for (const auto& [param, pieces] : buffers) {
+    const auto& all = wanted.at(name_of(param) + " " + state);
+    for_elements(plan.weights(), param, [&](std::uint64_t element, std::uint64_t place) {
+      if (differing.empty() && values[param][place] != all[element])
+        differing =
+            compose("{} {}[{}] is {} on rank {}, not {}", name_of(param), state, element,
+                    exactly(values[param][place]), index_of(ranks_.rank()), exactly(all[element]));
+    });
+  }
+  return {};
+}
+
 // Of the ranks that the gradients' layout gives the same elements.
 Part HistoryTrainer::part_of_sum() const {
   if (start_.hand_in != HandIn::partial) return {};

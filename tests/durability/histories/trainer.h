@@ -33,6 +33,10 @@ class HistoryTrainer {
   bool write(std::uint64_t step);
   Result<> take_written();
 
+  // Reads a state by its name; `differing` says what of it is not that.
+  Result<> read(const std::string& state, const std::map<std::string, std::vector<float>>& wanted,
+                std::string& differing);
+
   // Where the trainer keeps masters: they are those of this step, or come to be with what was
   // handed out last.
   void take_masters(const Masters& of_step);

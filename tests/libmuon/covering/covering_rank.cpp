@@ -258,7 +258,28 @@ Result<> CoveringRank::write_weights(std::uint64_t step) {
                  });
     if (!masters_->has(param)) weights_.send(param).wait();
   }
-  return engine_->take_weights(taken);
+  EBB_TRY(engine_->take_weights(taken));
+  return write_momentum(step);
+}
+
+// What an engine copies by name: neither int8 blocks nor halves.
+bool CoveringRank::is_copied(const std::string& state) const {
+  const auto dtype = run_.config.dtypes.find(state);
+  return dtype == run_.config.dtypes.end() ||
+         (dtype->second != DType::i8 && dtype->second != DType::u16);
+}
+
+// Numbers of bf16, too.
+Result<> CoveringRank::write_momentum(std::uint64_t step) {
+  if (!is_copied("momentum_buffer")) return {};
+  std::vector<std::uint32_t> written;
+  for (std::uint32_t param = 0; param < params(); ++param)
+    if (is_muon(run_.config.model, param) && (param + step) % 3 == 0) written.push_back(param);
+  ByName momentum(plan(), written);
+  momentum.for_all([&](std::uint32_t param, std::uint64_t element, float& value) {
+    value = in_bf16(noise(param, step + 200, element));
+  });
+  return engine_->write_state("momentum_buffer", momentum.buffers());
 }
 
 Result<> CoveringRank::die() {
@@ -278,12 +299,35 @@ Result<> CoveringRank::compare() {
   EBB_TRY_ASSIGN(const auto checkpoint, pinned.describe());
   auto tensors = tensors_of(*checkpoint);
   masters_->put_into(tensors);
+  EBB_TRY(compare_by_name(tensors));
   weights_.fetch();
   for (std::uint32_t param = 0; param < params(); ++param)
     EBB_TRY(compare_weights(param, tensors.at(run_.config.model.params[param].name + " master")));
   if (!gradients_.padding_is_poison() || !weights_.padding_is_poison())
     return Error{Code::state, "what lies between pieces was written"};
   if (ranks_.rank() == Rank{0}) std::ofstream(leg_.directory / "hash") << hash_of(tensors);
+  return {};
+}
+
+// What is read by name is what is stored.
+Result<> CoveringRank::compare_by_name(const std::map<std::string, std::vector<float>>& stored) {
+  for (const std::string state : {"master", "momentum_buffer", "exp_avg", "exp_avg_sq"}) {
+    if (!is_copied(state)) continue;
+    std::vector<std::uint32_t> have;
+    for (std::uint32_t param = 0; param < params(); ++param)
+      if (state == "master" ? !masters_->has(param)
+                            : is_muon(run_.config.model, param) == (state == "momentum_buffer"))
+        have.push_back(param);
+    ByName read(plan(), have);
+    EBB_TRY(engine_->read_state(state, read.buffers()));
+    std::uint64_t differ = 0;
+    read.for_all([&](std::uint32_t param, std::uint64_t element, float& value) {
+      const auto& wanted = stored.at(run_.config.model.params[param].name + " " + state);
+      differ += value != wanted[element] ? 1 : 0;
+    });
+    if (differ > 0)
+      return Error{Code::state, compose("{} elements of {} are read otherwise", differ, state)};
+  }
   return {};
 }
 

@@ -13,6 +13,7 @@
 #include "ebb/libmuon/step/engine.h"
 #include "ebb/libswap/testing/fault_backend.h"
 #include "tests/libmuon/covering/bucket.h"
+#include "tests/libmuon/covering/by_name.h"
 #include "tests/libmuon/covering/own_masters.h"
 #include "tests/libmuon/covering/rank_run.h"
 #include "tests/libmuon/covering/runs.h"
@@ -59,11 +60,14 @@ class CoveringRank {
   Result<> check_moved(const libmuon::EngineStats& before) const;
   Result<> behind_step(const libmuon::StepResult& result);
   Result<> write_weights(std::uint64_t step);
+  Result<> write_momentum(std::uint64_t step);
+  bool is_copied(const std::string& state) const;
   // In the middle of a step: of all ranks where they are threads, else of one.
   Result<> die();
 
   // What this rank holds is what the store and its own masters say; one rank tells the hash.
   Result<> compare();
+  Result<> compare_by_name(const std::map<std::string, std::vector<float>>& stored);
   Result<> compare_weights(std::uint32_t param, const std::vector<float>& master);
 
   const Leg& leg_;

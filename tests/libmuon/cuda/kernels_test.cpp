@@ -168,7 +168,7 @@ TEST(CudaKernels, FinishAddHandOutAndAdamWithTheHostsBits) {
         done =
             kernels.adamw(std::vector<AdamRange>{{&adam, 3, gb, wb, ab, vb, {}}}, 0.37f, {{done}});
         done = kernels.add(std::vector<AddRange>{{gb, ab, false}}, {{done}});
-        done = kernels.hand_out(std::vector<OutRange>{{wb, wideb}}, {{done}});
+        done = kernels.hand_out(std::vector<OutRange>{{wb, wideb}, {gb, vb}}, {{done}});
         // The first of these are what is handed out.
         done = kernels.take(std::vector<TakeRange>{{ob, ab}, {outb, wb}}, {{done}});
         return kernels.take(std::vector<TakeRange>{{gb, wb}}, {{done}});

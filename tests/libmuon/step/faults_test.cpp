@@ -274,5 +274,28 @@ TEST(EngineFaults, AnExportIsOfItsGenerationHoweverManyAreCommittedMeanwhile) {
   }));
 }
 
+// What failed is asked for again, by whichever call comes next.
+TEST(EngineFaults, WeightsThatCouldNotBeReadAreInstalledOrSteppedOnceTheDiskIsWell) {
+  FailingWorld failing;
+  expect_well(failing.world.run([&](libmuon::Communicator& ranks) -> Result<> {
+    EBB_TRY_ASSIGN(auto rank, RankEngine::open(failing.world, ranks, config_with(kLittle)));
+    EBB_TRY(step_to(rank, 2));
+    EBB_TRY(rank.commit());
+    EBB_TRY(failing.fail_reads(ranks, 0));
+    EXPECT_FALSE(rank.engine().install_weights());
+    EXPECT_FALSE(rank.engine().install_weights());
+    EBB_TRY(failing.meanwhile(ranks, [&] { failing.faults->clear(); }));
+    EBB_TRY(step_to(rank, 3));
+    EBB_TRY(failing.fail_reads(ranks, 0));
+    EXPECT_FALSE(rank.engine().install_weights());
+    EBB_TRY(failing.meanwhile(ranks, [&] { failing.faults->clear(); }));
+    EBB_TRY(rank.engine().install_weights());
+    if (ranks.rank() == Rank{1}) {
+      EXPECT_EQ(rank.flat_weights(), weights_after(3));
+    }
+    return {};
+  }));
+}
+
 }  // namespace
 }  // namespace ebb::test

@@ -1,0 +1,83 @@
+#include "ebb/libmuon/step/named_state.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace ebb::libmuon {
+
+namespace {
+
+// What is staged of a matrix lies at one owner: a stack may have several.
+void add_runs(const StatePlan& plan, std::uint32_t param, std::vector<Transit>& into) {
+  for (std::uint64_t first = 0; first < plan.elems(param);) {
+    const FlatRange run = plan.run_of(param, first).range;
+    into.push_back({param, run});
+    first = run.first + run.count;
+  }
+}
+
+}  // namespace
+
+NamedState::NamedState(const StatePlan& plan, const Routes& routes, std::uint32_t state,
+                       std::span<const StateBuffer> buffers, std::uint64_t most_bytes)
+    : plan_(plan), state_(state), buffers_(plan.params()) {
+  std::vector<Transit> matrices, others;
+  for (const auto& [param, pieces] : buffers) {
+    buffers_[param] = pieces;
+    if (plan.on_shards(param))
+      (plan.muon(param) ? matrices : others).push_back({param, {0, plan.elems(param)}});
+    else
+      add_runs(plan, param, matrices);
+  }
+  add(routes.weights_from_owners, true, matrices, most_bytes);
+  add(routes.weights_from_shards, false, others, most_bytes);
+  for (std::size_t number = 0; number < portions_.size(); ++number)
+    for (const Transit& transit : portions_[number].transits) pieces_.push_back({transit, number});
+  std::ranges::sort(pieces_, {}, [](const Piece& piece) {
+    return std::pair(piece.transit.param, piece.transit.range.first);
+  });
+}
+
+// Rounds are cut by what weights are handed out as, at least two bytes an element; these have four.
+void NamedState::add(const Exchange& exchange, bool matrices, std::span<const Transit> wholes,
+                     std::uint64_t most_bytes) {
+  for (auto& transits : exchange.rounds(wholes, most_bytes / 2))
+    portions_.push_back({matrices, std::move(transits)});
+}
+
+template <typename Take>
+void NamedState::for_pieces(const Transit& range, const Take& take) const {
+  const auto end_of = [](const Piece& piece) {
+    return std::pair(piece.transit.param, piece.transit.range.first + piece.transit.range.count);
+  };
+  auto piece =
+      std::ranges::upper_bound(pieces_, std::pair(range.param, range.range.first), {}, end_of);
+  for (; piece != pieces_.end() && piece->transit.param == range.param; ++piece) {
+    const FlatRange common = formats::overlap(piece->transit.range, range.range);
+    if (common.count == 0) return;
+    take(piece->portion, common);
+  }
+}
+
+std::vector<std::size_t> NamedState::portions_of(const Transit& range) const {
+  std::vector<std::size_t> all;
+  for_pieces(range, [&](std::size_t portion, FlatRange) {
+    if (all.empty() || all.back() != portion) all.push_back(portion);
+  });
+  return all;
+}
+
+std::vector<FlatRange> NamedState::parts(std::size_t portion, const Transit& range) const {
+  std::vector<FlatRange> all;
+  for_pieces(range, [&](std::size_t of, FlatRange common) {
+    if (of == portion) all.push_back(common);
+  });
+  return all;
+}
+
+libswap::Buffer NamedState::of(const Transit& transit) const {
+  const auto [param, range] = transit;
+  return buffers_[param].sub(plan_.weights().place(param, plan_.rank(), range.first), range.count);
+}
+
+}  // namespace ebb::libmuon

@@ -1,0 +1,103 @@
+// A state is read, or written, by its name.
+#include <algorithm>
+
+#include "ebb/libmuon/step/engine_impl.h"
+#include "ebb/libmuon/step/trainer_buffer.h"
+#include "ebb/libswap/store/alike.h"
+
+namespace ebb::libmuon {
+
+namespace {
+
+// Whether the parameter has the state, in tiles of some rank.
+bool has_state(const EngineConfig& config, const Columns& columns, std::uint32_t param,
+               std::uint32_t state) {
+  return std::ranges::any_of(kVisits, [&](Visit visit) {
+    return has_visits(config.model, param, visit) && columns.find(visit, state).has_value();
+  });
+}
+
+}  // namespace
+
+Result<std::uint32_t> Engine::Impl::can_copy(std::string_view state,
+                                             std::span<const StateBuffer> buffers) const {
+  EBB_TRY(not_stopped());
+  EBB_TRY(home.usable());
+  EBB_TRY_ASSIGN(const std::uint32_t number, state_named(state, "a buffer"));
+  const StatePlan& plan = setup.plan();
+  const EngineConfig& config = setup.config;
+  if (plan.columns().home(number) == Visit::normalise)
+    return Error{Code::unsupported,
+                 compose("{} has a shape of its own and is not copied by name", state),
+                 "a snapshot has it: open_export()"};
+  const DType dtype = plan.columns().dtype(number);
+  if (dtype != DType::f32 && dtype != DType::bf16)
+    return Error{Code::unsupported,
+                 compose("{} is kept as {}, which is not copied by name", state, name_of(dtype)),
+                 "a snapshot has it: open_export()"};
+  for (const auto& [param, pieces] : buffers) {
+    if (param >= plan.params())
+      return Error{Code::usage, compose("there is no parameter {}", param)};
+    if (!has_state(config, plan.columns(), param, number))
+      return Error{Code::usage,
+                   compose("parameter {} has no {}", config.model.params[param].name, state)};
+    EBB_TRY(check_memory(config, plan.rank(), param, pieces,
+                         {state, plan.weights(), DType::f32, nullptr}));
+  }
+  return number;
+}
+
+Result<NamedState> Engine::Impl::agree_on_state(std::string_view state,
+                                                std::span<const StateBuffer> buffers,
+                                                std::optional<std::uint64_t> taken) {
+  Communicator& ranks = setup.ranks;
+  const auto number = can_copy(state, buffers);
+  EBB_TRY(agree_all(number ? Result<>() : number.error(), compose("copying its {}", state)));
+  std::vector<StateBuffer> sorted(buffers.begin(), buffers.end());
+  std::ranges::sort(sorted, {}, &StateBuffer::param);
+  std::vector<libswap::Setting> settings = {
+      {"the state to be copied", std::string(state)},
+      {"the steps that it has taken", taken ? std::to_string(*taken) : "as before"},
+      {"the number of parameters whose state is copied", std::to_string(sorted.size())}};
+  for (const StateBuffer& buffer : sorted)
+    settings.push_back(
+        {"a parameter whose state is copied", setup.config.model.params[buffer.param].name});
+  EBB_TRY(libswap::same_everywhere(ranks, settings));
+  // A rank that stages nothing is no limit.
+  const std::uint64_t mine = run->portion_bytes();
+  EBB_TRY_ASSIGN(const std::int64_t most,
+                 ranks.agree(static_cast<std::int64_t>(mine == 0 ? kMostRoundBytes : mine)));
+  return NamedState(setup.plan(), setup.routes, *number, sorted, static_cast<std::uint64_t>(most));
+}
+
+Result<> Engine::read_state(std::string_view state, std::span<const StateBuffer> into) {
+  EBB_TRY_ASSIGN(const Entry::Inside inside, impl_->entry.alone("read_state"));
+  Impl& self = *impl_;
+  self.end_step();
+  EBB_TRY_ASSIGN(const NamedState named, self.agree_on_state(state, into, {}));
+  if (named.portions() == 0) return {};
+  return self.ended_well(self.run->read_state(named));
+}
+
+// A generation that is being written is of before.
+Result<> Engine::write_state(std::string_view state, std::span<const StateBuffer> from,
+                             std::optional<std::uint64_t> taken) {
+  EBB_TRY_ASSIGN(const Entry::Inside inside, impl_->entry.alone("write_state"));
+  Impl& self = *impl_;
+  self.end_step();
+  EBB_TRY_ASSIGN(const NamedState named, self.agree_on_state(state, from, taken));
+  if (named.portions() == 0) return {};
+  EBB_TRY(self.home.settle(libswap::Snapshots::Mode::wait));
+  if (Result<> ended = self.ended_well(self.run->write_state(named)); !ended) {
+    self.fate.set(
+        Fate::writing,
+        {Code::state, compose("a part of {} was written: {}", state, ended.error().message),
+         "abandon_step() goes back to the last committed generation"});
+    return ended;
+  }
+  if (taken)
+    for (const StateBuffer& buffer : from) self.steps.set_taken(buffer.param, *taken);
+  return {};
+}
+
+}  // namespace ebb::libmuon

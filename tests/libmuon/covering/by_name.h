@@ -1,0 +1,39 @@
+// A state of some parameters as a rank reads or writes it by its name.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "ebb/libmuon/step/engine.h"
+#include "tests/libmuon/covering/own_masters.h"
+
+namespace ebb::test {
+
+class ByName {
+ public:
+  // Borrows the plan.
+  ByName(const libmuon::StatePlan& plan, const std::vector<std::uint32_t>& params)
+      : plan_(plan), values_(plan.params()) {
+    for (const std::uint32_t param : params) {
+      values_[param].resize(plan.weights().local_elems(param, plan.rank()));
+      buffers_.push_back({param, libswap::buffer_of(std::span(values_[param]))});
+    }
+  }
+  std::span<const libmuon::StateBuffer> buffers() const { return buffers_; }
+  template <typename Take>  // take(parameter, element, value)
+  void for_all(const Take& take) {
+    for (const auto& [param, pieces] : buffers_)
+      for_elements(plan_.weights(), param, plan_.rank(),
+                   [&](std::uint64_t element, std::uint64_t place) {
+                     take(param, element, values_[param][place]);
+                   });
+  }
+
+ private:
+  const libmuon::StatePlan& plan_;
+  std::vector<std::vector<float>> values_;  // by parameter
+  std::vector<libmuon::StateBuffer> buffers_;
+};
+
+}  // namespace ebb::test

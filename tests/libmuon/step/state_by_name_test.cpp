@@ -1,0 +1,361 @@
+// A state is read and written by its name, wherever it lies, between steps.
+#include <gtest/gtest.h>
+
+#include <array>
+
+#include "ebb/formats/core/bf16.h"
+#include "tests/libmuon/support/failing_world.h"
+#include "tests/libmuon/support/in_halves.h"
+#include "tests/libmuon/support/late_accelerator.h"
+
+namespace ebb::test {
+namespace {
+
+using libmuon::Communicator;
+using libmuon::Placement;
+using libmuon::StateBuffer;
+using libswap::FaultOn;
+using libswap::FaultPlan;
+
+const std::array<std::string, 4> kStates = {"master", "momentum_buffer", "exp_avg", "exp_avg_sq"};
+
+struct Setting {
+  Training training;
+  std::string what;
+};
+
+// Layouts, placements, dtypes, rooms: chunks of a part of a matrix, budgets that page.
+std::vector<Setting> settings() {
+  std::vector<Setting> all;
+  const auto add = [&](const std::string& what, Training setup) {
+    setup.budget_bytes = kLittle;
+    all.push_back({std::move(setup), what});
+  };
+  for (const Placement placement : kPlacements)
+    for (const Policy policy : {Policy::zero3, Policy::rows, Policy::zero12, Policy::layer_wise})
+      for (const std::uint64_t chunk : {1u, 20000u, 1u << 28}) {
+        Training setup{.ranks = 2, .gradients = policy, .weights = policy, .placement = placement};
+        setup.chunk_bytes = chunk;
+        add(compose("{}, {}, chunks of {}", name_of(policy), libmuon::name_of(placement), chunk),
+            setup);
+      }
+  Training setup{.ranks = 2, .weights = Policy::replicated};
+  setup.chunk_bytes = 20000;
+  add("replicated weights", setup);
+  setup.model = with_bf16_weights(nuisance_model());
+  setup.weights = Policy::zero3;
+  add("weights in bf16", setup);
+  setup.dtypes = {{"momentum_buffer", DType::bf16}};
+  add("momentum in bf16", setup);
+  add("one rank", {.ranks = 1});
+  add("copies", {.ranks = 4, .copies = 2, .gradients = Policy::zero3, .weights = Policy::zero3});
+  add("copies, on shards", {.ranks = 4,
+                            .copies = 2,
+                            .gradients = Policy::rows,
+                            .weights = Policy::rows,
+                            .placement = Placement::shard});
+  Training tiny{.ranks = 2, .gradients = Policy::replicated, .weights = Policy::zero12};
+  tiny.model.params = {{"scale", {}, 1}, {"one", {1, 1}, 0}};
+  add("an element", tiny);
+  Training adam{.ranks = 3, .gradients = Policy::zero3};
+  for (auto& param : adam.model.params) param.group = 1;
+  add("AdamW alone", adam);
+  return all;
+}
+
+bool has(const libmuon::ModelSpec& model, std::uint32_t param, const std::string& state) {
+  const bool matrix =
+      std::holds_alternative<libmuon::MuonSpec>(model.groups[model.params[param].group]);
+  return state == "master" || (matrix ? state == "momentum_buffer" : state != "momentum_buffer");
+}
+
+// What a rank has of a state: its buffers, by parameter.
+struct Copied {
+  std::vector<std::vector<float>> values;
+  std::vector<StateBuffer> buffers;
+
+  Copied(const libmuon::Engine& engine, const libmuon::ModelSpec& model, const std::string& state) {
+    const libmuon::StatePlan& plan = engine.state_plan();
+    values.resize(model.params.size());
+    for (std::uint32_t param = 0; param < model.params.size(); ++param) {
+      if (!has(model, param, state)) continue;
+      values[param].resize(plan.weights().local_elems(param, plan.rank()), -7);
+      buffers.push_back({param, libswap::buffer_of(std::span(values[param]))});
+    }
+  }
+};
+
+template <typename Take>  // take(parameter, element, value)
+void for_values(const libmuon::StatePlan& plan, Copied& copied, const Take& take) {
+  for (const StateBuffer& buffer : copied.buffers) {
+    std::uint64_t place = 0;
+    for (const FlatRange run : plan.weights().runs(buffer.param, plan.rank()))
+      for (std::uint64_t i = 0; i < run.count; ++i)
+        take(buffer.param, run.first + i, copied.values[buffer.param][place++]);
+  }
+}
+
+// Of all states, what is not what is stored.
+std::string not_as_stored(libmuon::Engine& engine, const libmuon::ModelSpec& model,
+                          const Stored& stored) {
+  for (const std::string& state : kStates) {
+    Copied copied(engine, model, state);
+    if (const auto read = engine.read_state(state, copied.buffers); !read)
+      return read.error().message;
+    std::string found;
+    for_values(engine.state_plan(), copied, [&](std::uint32_t param, std::uint64_t i, float value) {
+      const float wanted = stored.at(model.params[param].name + " " + state)[i];
+      if (found.empty() && value != wanted)
+        found = compose("{} of {}, element {}", state, model.params[param].name, i);
+    });
+    if (!found.empty()) return found;
+  }
+  return {};
+}
+
+TEST(StateByName, IsReadFromWhereverItLies) {
+  for (const auto& [setup, what] : settings()) {
+    const TempDir folder;
+    World world(disk(), folder.path(), setup.ranks);
+    const auto config = config_of(setup, setup.model);
+    expect_well(world.run([&](Communicator& ranks) -> Result<> {
+      EBB_TRY_ASSIGN(auto rank, RankEngine::open(world, ranks, config));
+      EBB_TRY(step_to(rank, 2));
+      EBB_TRY_ASSIGN(const Stored stored, rank.stored());
+      EXPECT_EQ(not_as_stored(rank.engine(), setup.model, stored), "") << what;
+      return step_to(rank, 3);
+    }));
+  }
+}
+
+float written(const std::string& state, std::uint32_t param, std::uint64_t element) {
+  const float value = noise(state.size(), param, element);
+  return state == "exp_avg_sq" ? value * value : value;
+}
+
+// With what is written, and `taken`, all end with the same bits; those of momentum in bf16 apart.
+TEST(StateByName, IsWrittenToWhereverItLiesAndStepsGoOnFromIt) {
+  std::map<std::string, Stored> wanted;  // by the model
+  for (const auto& [setup, what] : settings()) {
+    const TempDir folder;
+    World world(disk(), folder.path(), setup.ranks);
+    const auto config = config_of(setup, setup.model);
+    const bool narrow = setup.dtypes.contains("momentum_buffer");
+    Stored last;
+    expect_well(world.run([&](Communicator& ranks) -> Result<> {
+      EBB_TRY_ASSIGN(auto rank, RankEngine::open(world, ranks, config));
+      libmuon::Engine& engine = rank.engine();
+      EBB_TRY(step_to(rank, 1));
+      for (const std::string& state : kStates) {
+        Copied copied(engine, setup.model, state);
+        for_values(engine.state_plan(), copied,
+                   [&](std::uint32_t param, std::uint64_t i, float& value) {
+                     value = written(state, param, i);
+                   });
+        EBB_TRY(engine.write_state(state, copied.buffers, 41));
+      }
+      EBB_TRY_ASSIGN(const Stored stored, rank.stored());
+      for (std::uint32_t param = 0; param < setup.model.params.size(); ++param)
+        for (const std::string& state : kStates) {
+          if (!has(setup.model, param, state)) continue;
+          const auto& values = stored.at(setup.model.params[param].name + " " + state);
+          for (std::uint64_t i = 0; i < values.size(); ++i) {
+            float value = written(state, param, i);
+            if (narrow && state == "momentum_buffer")
+              value = formats::bf16_to_f32(formats::f32_to_bf16(value));
+            if (values[i] != value) return Error{Code::state, what + ": another " + state};
+          }
+        }
+      EXPECT_EQ(not_as_stored(engine, setup.model, stored), "") << what;
+      EBB_TRY(engine.install_weights());
+      EBB_TRY(step_to(rank, 3));
+      EBB_TRY_ASSIGN(const Stored behind, rank.stored());
+      if (ranks.rank() == Rank{0}) last = behind;
+      return {};
+    }));
+    if (narrow) continue;
+    const bool apart = what == "AdamW alone" || what == "an element";
+    Stored& other = wanted[apart ? what : std::string()];
+    if (other.empty()) other = last;
+    EXPECT_EQ(last, other) << what;
+  }
+}
+
+TEST(StateByName, OfADeviceWhoseEventsComeLate) {
+  for (const libmuon::Side wire : {libmuon::Side::host, libmuon::Side::device}) {
+    const TempDir folder;
+    World world(disk(), folder.path(), 2);
+    LateAccelerator accelerator(5, 30);
+    Training setup{.ranks = 2, .gradients = Policy::zero3, .weights = Policy::zero3};
+    setup.chunk_bytes = 20000;
+    setup.budget_bytes = kLittle;
+    setup.accelerator = &accelerator;
+    setup.wire = wire;
+    setup.dtypes = {{"momentum_buffer", DType::bf16}};
+    const auto config = config_of(setup, setup.model);
+    expect_well(world.run([&](Communicator& real) -> Result<> {
+      HostRanks on_host(real);
+      Communicator& ranks =
+          wire == libmuon::Side::host ? static_cast<Communicator&>(on_host) : real;
+      EBB_TRY_ASSIGN(auto rank, RankEngine::open(world, ranks, config));
+      EBB_TRY(step_to(rank, 2));
+      Copied momentum(rank.engine(), setup.model, "momentum_buffer");
+      EBB_TRY(rank.engine().read_state("momentum_buffer", momentum.buffers));
+      for_values(rank.engine().state_plan(), momentum,
+                 [](std::uint32_t, std::uint64_t, float& value) { value *= 2; });
+      EBB_TRY(rank.engine().write_state("momentum_buffer", momentum.buffers));
+      EBB_TRY_ASSIGN(const Stored stored, rank.stored());
+      EXPECT_EQ(not_as_stored(rank.engine(), setup.model, stored), "");
+      for_values(rank.engine().state_plan(), momentum,
+                 [&](std::uint32_t param, std::uint64_t i, float value) {
+                   EXPECT_EQ(value,
+                             stored.at(setup.model.params[param].name + " momentum_buffer")[i]);
+                 });
+      return {};
+    }));
+  }
+}
+
+// --- disks that fail ---
+
+libmuon::EngineConfig paged() {
+  Training setup{.ranks = 2, .gradients = Policy::zero3, .weights = Policy::zero3};
+  setup.chunk_bytes = 20000;
+  setup.budget_bytes = kLittle;
+  return config_of(setup, setup.model);
+}
+
+TEST(StateByName, ThatCannotBeReadIsAskedForAgain) {
+  std::uint64_t failed = 0;
+  for (std::uint64_t at = 0; at < 12; at += 2) {
+    const TempDir folder;
+    FailingWorld failing(folder);
+    const auto config = paged();
+    expect_well(failing.world.run([&](Communicator& ranks) -> Result<> {
+      EBB_TRY_ASSIGN(auto rank, RankEngine::open(failing.world, ranks, config));
+      EBB_TRY(step_to(rank, 2));
+      EBB_TRY_ASSIGN(const Stored stored, rank.stored());
+      EBB_TRY(failing.meanwhile(ranks, [&] {
+        failing.faults->add({.on = FaultOn::read,
+                             .at = at,
+                             .count = FaultPlan::kForEver,
+                             .path_part = "rank-00001"});
+      }));
+      Copied momentum(rank.engine(), config.model, "momentum_buffer");
+      const auto read = rank.engine().read_state("momentum_buffer", momentum.buffers);
+      EBB_TRY(failing.meanwhile(ranks, [&] { failing.faults->clear(); }));
+      if (!read && ranks.rank() == Rank{0}) ++failed;
+      EXPECT_EQ(not_as_stored(rank.engine(), config.model, stored), "");
+      return step_to(rank, 3);
+    }));
+  }
+  EXPECT_GT(failed, 2u);
+}
+
+TEST(StateByName, ThatIsHalfWrittenGoesBackAndNowhereElse) {
+  std::uint64_t failed = 0;
+  for (const FaultOn on : {FaultOn::read, FaultOn::write})
+    for (std::uint64_t at = 0; at < 12; at += 3) {
+      const TempDir folder;
+      FailingWorld failing(folder);
+      const auto config = paged();
+      expect_well(failing.world.run([&](Communicator& ranks) -> Result<> {
+        EBB_TRY_ASSIGN(auto rank, RankEngine::open(failing.world, ranks, config));
+        libmuon::Engine& engine = rank.engine();
+        EBB_TRY(step_to(rank, 2));
+        EBB_TRY_ASSIGN(const Stored stored, rank.stored());
+        EBB_TRY(failing.meanwhile(ranks, [&] {
+          failing.faults->add(
+              {.on = on, .at = at, .count = FaultPlan::kForEver, .path_part = "rank-00001"});
+        }));
+        Copied momentum(engine, config.model, "momentum_buffer");
+        const auto wrote = engine.write_state("momentum_buffer", momentum.buffers, 99);
+        EBB_TRY(failing.meanwhile(ranks, [&] { failing.faults->clear(); }));
+        if (wrote) return {};
+        if (ranks.rank() == Rank{0}) ++failed;
+        expect_error(engine.snapshot(), Code::state, "snapshot");
+        EBB_TRY(failing.meanwhile(ranks, [] {}));
+        expect_error(engine.take_weights({}), Code::state, "take_weights");
+        EBB_TRY(failing.meanwhile(ranks, [] {}));
+        expect_error(engine.write_state("momentum_buffer", momentum.buffers), Code::state, "again");
+        EBB_TRY(failing.meanwhile(ranks, [] {}));
+        expect_error(rank.hand_in(3), Code::state, "a gradient");
+        EBB_TRY(engine.abandon_step());
+        EXPECT_EQ(not_as_stored(engine, config.model, stored), "");
+        return step_to(rank, 3);
+      }));
+    }
+  EXPECT_GT(failed, 4u);
+}
+
+// --- what is refused ---
+
+TEST(StateByName, IsRefusedByNameBeforeAnythingChanges) {
+  const TempDir folder;
+  FailingWorld failing(folder);
+  const auto config = paged();
+  const auto& params = config.model.params;
+  expect_well(failing.world.run([&](Communicator& ranks) -> Result<> {
+    EBB_TRY_ASSIGN(auto rank, RankEngine::open(failing.world, ranks, config));
+    libmuon::Engine& engine = rank.engine();
+    EBB_TRY(step_to(rank, 1));
+    EBB_TRY_ASSIGN(const Stored before, rank.stored());
+    const auto refused = [&](const std::string& state, std::vector<StateBuffer> buffers, Code code,
+                             const std::string& what) {
+      for (const bool writes : {false, true}) {
+        const auto answer =
+            writes ? engine.write_state(state, buffers) : engine.read_state(state, buffers);
+        expect_error(answer, code, what);
+        EXPECT_NE(answer.error().message.find(what), std::string::npos) << answer.error().message;
+      }
+    };
+    Copied master(engine, config.model, "master"), moments(engine, config.model, "exp_avg");
+    refused("velocity", master.buffers, Code::usage, "velocity");
+    refused("exp_avg", master.buffers, Code::usage, "has no exp_avg");
+    refused("master", {{static_cast<std::uint32_t>(params.size()), {}}}, Code::usage,
+            "there is no parameter");
+    std::vector<StateBuffer> wrong = master.buffers;
+    wrong[0].pieces = wrong[0].pieces.sub(0, wrong[0].pieces.elems - 1);
+    refused("master", wrong, Code::layout, "elements handed in");
+    wrong = master.buffers;
+    wrong[1].pieces.data = nullptr;
+    refused("master", wrong, Code::usage, "at no address");
+    wrong = master.buffers;
+    wrong[1].pieces = wrong[1].pieces.as(DType::bf16);
+    refused("master", wrong, Code::usage, "where F32 is wanted");
+    wrong = master.buffers;
+    if (ranks.rank() == Rank{1}) wrong.pop_back();
+    refused("master", wrong, Code::usage, "is not the same on all ranks");
+    EBB_TRY_ASSIGN(const Stored behind, rank.stored());
+    EXPECT_EQ(behind, before);
+    EBB_TRY(engine.read_state("master", {}));
+    return engine.write_state("master", {});
+  }));
+}
+
+TEST(StateByName, InBlocksOrHalvesOrOfAnotherShapeIsNotCopied) {
+  const auto refuses = [](const libmuon::ModelSpec& model, const std::string& state,
+                          const libmuon::StateDTypes& dtypes) {
+    const TempDir folder;
+    FailingWorld failing(folder);
+    const Training setup{.ranks = 2, .dtypes = dtypes, .model = model};
+    expect_well(failing.world.run([&](Communicator& ranks) -> Result<> {
+      EBB_TRY_ASSIGN(auto rank,
+                     RankEngine::open(failing.world, ranks, config_of(setup, setup.model)));
+      const StateBuffer none;
+      const auto read = rank.engine().read_state(state, {&none, 1});
+      expect_error(read, Code::unsupported, state);
+      EXPECT_NE(read.error().message.find(state), std::string::npos) << read.error().message;
+      return {};
+    }));
+  };
+  const auto bf16 = with_bf16_weights(nuisance_model());
+  refuses(bf16, "momentum_buffer", {{"momentum_buffer", DType::i8}});
+  refuses(bf16, "master", kHalves);
+  auto model = nuisance_model();
+  std::get<libmuon::MuonSpec>(model.groups[0]).second_moment = libmuon::SecondMoment::rows;
+  refuses(model, "second_momentum_buffer", {});
+}
+
+}  // namespace
+}  // namespace ebb::test
