@@ -159,8 +159,8 @@ class Engine {
   // [C] Takes the state to another disk, as a new store in `other`, which must hold none and
   // outlives the engine: the way out of a disk that fails, is full, or did not keep its promise.
   // Each tile is checked on its way; the old store stays as it is. Between steps the present one is
-  // committed there. A stopped step goes on there with continue_step(), and the next snapshot
-  // commits it. After an error of copying, the engine is where it was.
+  // committed there. A stopped step goes on there with continue_step(), weights that were not taken
+  // are, and the next snapshot commits it. After an error of copying, the engine is where it was.
   Result<> save_to(libswap::SwapDirectory& other);
 
   // What the trainer wants back after a resume (data position, RNG): stored with every generation.

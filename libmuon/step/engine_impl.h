@@ -93,6 +93,7 @@ struct Engine::Impl {
   Result<StepResult> go_on();
   Result<> go_back();
   Result<> can_save_to(const libswap::SwapDirectory& other) const;
+  bool can_cut() const;  // the present state can be a generation
 
   // A step that is begun.
   struct UnderWay {

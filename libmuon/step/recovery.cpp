@@ -79,12 +79,20 @@ Result<> Engine::Impl::go_back() {
 
 Result<> Engine::Impl::can_save_to(const libswap::SwapDirectory& other) const {
   EBB_TRY(fate.check(Fate::broken));
+  EBB_TRY(fate.check(Fate::writing));
   if (const auto held = other.current(); held || &other == &home.directory())
     return Error{Code::usage,
                  compose("{} holds a store already: the state can only be saved to a new one",
                          other.path().string()),
                  "name a directory that is empty or does not exist, on another disk"};
   return {};
+}
+
+// Not in the middle of a step, or of weights being taken. What keeps high halves is read only where
+// these are not in their tiles.
+bool Engine::Impl::can_cut() const {
+  if (!fate.check(Fate::stopped) || !fate.check(Fate::taking)) return false;
+  return weights.kept() == steps.now() || weights.unchanged(computing->pool()).has_value();
 }
 
 Result<StepResult> Engine::continue_step() {
@@ -120,7 +128,8 @@ Result<> Engine::save_to(libswap::SwapDirectory& other) {
   // missed at once.
   static_cast<void>(self.home.settle(libswap::Snapshots::Mode::wait).has_value());
   EBB_TRY(self.home.move_to(other));
-  if (!self.fate.check(Fate::stopped) || !self.fate.check(Fate::taking)) return {};
+  EBB_TRY_ASSIGN(const std::int64_t all_can_cut, self.setup.ranks.agree(self.can_cut() ? 1 : 0));
+  if (all_can_cut == 0) return {};
   EBB_TRY_ASSIGN(const bool begun, self.begin_snapshot());
   EBB_CHECK(begun);
   EBB_TRY(self.wait_for_snapshot());

@@ -3,6 +3,7 @@
 
 #include <array>
 
+#include "ebb/formats/conversion/convert.h"
 #include "ebb/formats/core/bf16.h"
 #include "tests/libmuon/support/failing_world.h"
 #include "tests/libmuon/support/in_halves.h"
@@ -170,6 +171,10 @@ TEST(StateByName, IsWrittenToWhereverItLiesAndStepsGoOnFromIt) {
       EBB_TRY(engine.install_weights());
       EBB_TRY(step_to(rank, 3));
       EBB_TRY_ASSIGN(const Stored behind, rank.stored());
+      EBB_TRY_ASSIGN(const auto pinned, engine.open_export());
+      EBB_TRY_ASSIGN(const auto checkpoint, pinned.describe());
+      EBB_TRY_ASSIGN(const auto taken, formats::counted_steps(*checkpoint));
+      for (const auto& param : setup.model.params) EXPECT_EQ(taken.at(param.name), 41 + 2) << what;
       if (ranks.rank() == Rank{0}) last = behind;
       return {};
     }));
@@ -258,6 +263,8 @@ TEST(StateByName, ThatIsHalfWrittenGoesBackAndNowhereElse) {
     for (std::uint64_t at = 0; at < 12; at += 3) {
       const TempDir folder;
       FailingWorld failing(folder);
+      auto other = libswap::SwapDirectory::open(failing.world.io(), folder.path() / "other");
+      ASSERT_TRUE(other);
       const auto config = paged();
       expect_well(failing.world.run([&](Communicator& ranks) -> Result<> {
         EBB_TRY_ASSIGN(auto rank, RankEngine::open(failing.world, ranks, config));
@@ -278,6 +285,8 @@ TEST(StateByName, ThatIsHalfWrittenGoesBackAndNowhereElse) {
         expect_error(engine.take_weights({}), Code::state, "take_weights");
         EBB_TRY(failing.meanwhile(ranks, [] {}));
         expect_error(engine.write_state("momentum_buffer", momentum.buffers), Code::state, "again");
+        EBB_TRY(failing.meanwhile(ranks, [] {}));
+        expect_error(engine.save_to(**other), Code::state, "save_to");
         EBB_TRY(failing.meanwhile(ranks, [] {}));
         expect_error(rank.hand_in(3), Code::state, "a gradient");
         EBB_TRY(engine.abandon_step());

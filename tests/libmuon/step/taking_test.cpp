@@ -250,6 +250,42 @@ TEST(TakeWeights, ThatStoppedGoesBackOrToAnotherDisk) {
   }
 }
 
+// A disk that did not keep its promise, with weights that are halves of masters written meanwhile:
+// they are taken on another one.
+TEST(TakeWeights, FollowsTheStateToAnotherDisk) {
+  for (const bool halves : {false, true}) {
+    const TempDir folder;
+    FailingWorld failing(folder);
+    auto other = libswap::SwapDirectory::open(failing.world.io(), folder.path() / "other");
+    ASSERT_TRUE(other);
+    const auto config =
+        halves ? config_of(in_halves(training_of(kWheres[1], kLittle)), model_in_halves())
+               : config_of(training_of(kWheres[1], kLittle), nuisance_model());
+    const auto all = first_params(config.model.params.size());
+    expect_well(failing.world.run([&](Communicator& ranks) -> Result<> {
+      EBB_TRY_ASSIGN(auto rank, RankEngine::open(failing.world, ranks, config));
+      EBB_TRY(step_to(rank, 2));
+      EBB_TRY_ASSIGN(Stored wanted, rank.stored());
+      wanted = with_what_was_written(std::move(wanted), config.model, all.size());
+      if (halves)
+        for (const auto& param : config.model.params)
+          round_if_written(wanted.at(param.name + " master"));
+      EBB_TRY(failing.meanwhile(
+          ranks, [&] { failing.faults->add({.on = FaultOn::sync, .path_part = "/swap"}); }));
+      EXPECT_FALSE(rank.commit());
+      EBB_TRY(failing.meanwhile(ranks, [&] { failing.faults->clear(); }));
+      write_some(rank);
+      expect_error(rank.engine().take_weights(all), Code::state, "a disk that is lost");
+      EBB_TRY(failing.meanwhile(ranks, [] {}));
+      EBB_TRY(rank.engine().save_to(**other));
+      EBB_TRY(rank.engine().take_weights(all));
+      EBB_TRY_ASSIGN(const Stored behind, rank.stored());
+      EXPECT_EQ(behind, wanted);
+      return step_to(rank, 3);
+    }));
+  }
+}
+
 // A snapshot that is being written is of before, the next one has what was taken.
 TEST(TakeWeights, IsInTheNextSnapshot) {
   for (const std::uint32_t slots : {2u, 3u}) {
