@@ -116,7 +116,6 @@ Result<> Engine::Impl::take_over(const formats::native::Manifest& manifest) {
 
 Result<> Engine::Impl::begin_anew(const Start& start) {
   libswap::SwapDirectory& directory = home.directory();
-  if (start.old_store == OldStore::dropped_first) EBB_TRY(directory.drop(setup.ranks));
   const auto current = directory.current();
   const bool reads_store = current && start.begin != Begin::given;
   Beginning from(setup, start);
@@ -125,12 +124,14 @@ Result<> Engine::Impl::begin_anew(const Start& start) {
   EBB_TRY(agree_all(check_bound(from), "looking at the weights that it begins from"));
   EBB_TRY(choose_products(from.fingerprint()));
   home.note(computing->note());
+  if (start.old_store == OldStore::dropped_first) EBB_TRY(directory.drop(setup.ranks));
   EBB_TRY_ASSIGN(const auto fresh, directory.fresh(setup.ranks));
-  const auto parent = current ? current->uuid : formats::native::Uuid{};
+  const auto old = directory.current();
+  const auto parent = old ? old->uuid : formats::native::Uuid{};
   if (Result<> made = make_and_fill(fresh, parent, from); !made) {
     run->close_sweep();
     home.discard(fresh);
-    if (made.error().code != Code::no_space || reads_store || !current) return made;
+    if (made.error().code != Code::no_space || reads_store || !old) return made;
     Error full = std::move(made).error();
     full.hint = "OldStore::dropped_first removes the old store before; or " + full.hint;
     return full;

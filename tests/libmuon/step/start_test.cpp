@@ -209,6 +209,23 @@ TEST(Begins, WithTheStoreOrWhatIsGivenAsItIsTold) {
       "created at step 0");
 }
 
+// What can be refused is refused before the old store goes.
+TEST(Begins, WithWhatIsGivenAndKeepsTheOldStoreWhereThatCannotBe) {
+  Lies lies;
+  const auto spoiled = [](std::uint32_t, std::uint64_t) {
+    return std::numeric_limits<float>::quiet_NaN();
+  };
+  for (const auto& answer : lies.failing.world.run([&](Communicator& ranks) -> Result<> {
+         EBB_TRY(
+             RankEngine::open_bound(lies.failing.world, ranks, lies.config, spoiled,
+                                    {.begin = Begin::given, .old_store = OldStore::dropped_first}));
+         return {};
+       }))
+    EXPECT_FALSE(answer);
+  lies.reopen();
+  EXPECT_EQ(lies.origin({.begin = Begin::store}), "resumed the store at step 3");
+}
+
 // Whichever write fails: the old store is there until the new one is committed.
 TEST(Begins, WithWhatIsGivenAndKeepsTheOldStoreUntilTheNewOneIsCommitted) {
   std::uint64_t kept = 0;
