@@ -27,6 +27,17 @@ TEST(Histories, HaveTheBitsOfRunsThatNothingHappensTo) {
   EXPECT_NE(ran.out.find(compose("{} histories", count)), std::string::npos) << ran.out;
 }
 
+// A disk that is lost behind a step whose weights, high halves, were written; a rank that stages
+// one element of a state that is read.
+TEST(Histories, ThatFailedOnceHaveTheBits) {
+  for (const char* const seed : {"20261578", "30"}) {
+    const TempDir directory;
+    const auto ran =
+        test_support::run_program("ebb-histories", {seed, "1", "--dir", directory.path().string()});
+    EXPECT_EQ(ran.exit, 0) << ran.out << ran.err;
+  }
+}
+
 std::string text_of(const History& history) {
   std::string text = text_of(history.meaning);
   for (const Start& start : history.starts) text += "; " + text_of(start);
