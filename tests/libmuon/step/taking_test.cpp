@@ -106,7 +106,6 @@ TEST(TakeWeights, TakesWhatWasWrittenWhereverTheStateAndTheWeightsLie) {
 }
 
 TEST(TakeWeights, TakesThemFromADeviceWhoseEventsComeLate) {
-  Stored plain;
   for (const Side weights : {Side::host, Side::device})
     for (const Side wire : {Side::host, Side::device}) {
       const TempDir folder;
@@ -117,7 +116,6 @@ TEST(TakeWeights, TakesThemFromADeviceWhoseEventsComeLate) {
       setup.weights_on = weights;
       setup.wire = wire;
       const auto config = config_of(setup, nuisance_model());
-      Stored last;
       expect_well(failing.world.run([&](Communicator& real) -> Result<> {
         HostRanks on_host(real);
         Communicator& ranks = wire == Side::host ? static_cast<Communicator&>(on_host) : real;
@@ -126,8 +124,8 @@ TEST(TakeWeights, TakesThemFromADeviceWhoseEventsComeLate) {
         EBB_TRY_ASSIGN(const Stored before, rank.stored());
         write_some(rank);
         EBB_TRY(rank.engine().take_weights(first_params(config.model.params.size())));
-        EBB_TRY_ASSIGN(last, rank.stored());
-        EXPECT_EQ(last, with_what_was_written(before, config.model, config.model.params.size()));
+        EBB_TRY_ASSIGN(const Stored behind, rank.stored());
+        EXPECT_EQ(behind, with_what_was_written(before, config.model, config.model.params.size()));
         return {};
       }));
     }
@@ -202,7 +200,7 @@ TEST(TakeWeights, GoesOnWhicheverReadOrWriteFailed) {
           const auto taken = rank.engine().take_weights(all);
           EBB_TRY(failing.meanwhile(ranks, [&] { failing.faults->clear(); }));
           if (!taken) {
-            failed += ranks.rank() == Rank{0} ? 1 : 0;
+            if (ranks.rank() == Rank{0}) ++failed;
             expect_error(rank.engine().snapshot(), Code::state, "snapshot");
             EBB_TRY(failing.meanwhile(ranks, [] {}));
             expect_error(rank.engine().install_weights(), Code::state, "install_weights");
