@@ -173,6 +173,21 @@ void round_if_written(std::vector<float>& master) {
     for (float& value : master) value = away(value);
 }
 
+Stored with_all_that_was_written(const Stored& before, const libmuon::EngineConfig& config,
+                                 bool halves) {
+  const auto& params = config.model.params;
+  Stored stored = with_what_was_written(before, config.model, params.size());
+  if (halves)
+    for (const auto& param : params) round_if_written(stored.at(param.name + " master"));
+  return stored;
+}
+
+libmuon::EngineConfig paged(bool halves) {
+  const Training setup = training_of(kWheres[1], kLittle);
+  return halves ? config_of(in_halves(setup), model_in_halves())
+                : config_of(setup, nuisance_model());
+}
+
 TEST(TakeWeights, GoesOnWhicheverReadOrWriteFailed) {
   std::uint64_t failed = 0;
   for (const bool halves : {false, true})
@@ -180,18 +195,13 @@ TEST(TakeWeights, GoesOnWhicheverReadOrWriteFailed) {
       for (std::uint64_t at = 0; at < 12; at += halves ? 3 : 1) {
         const TempDir folder;
         FailingWorld failing(folder);
-        const auto config =
-            halves ? config_of(in_halves(training_of(kWheres[1], kLittle)), model_in_halves())
-                   : config_of(training_of(kWheres[1], kLittle), nuisance_model());
+        const auto config = paged(halves);
         const auto all = first_params(config.model.params.size());
         expect_well(failing.world.run([&](Communicator& ranks) -> Result<> {
           EBB_TRY_ASSIGN(auto rank, RankEngine::open(failing.world, ranks, config));
           EBB_TRY(step_to(rank, 2));
-          EBB_TRY_ASSIGN(Stored wanted, rank.stored());
-          wanted = with_what_was_written(std::move(wanted), config.model, all.size());
-          if (halves)
-            for (const auto& param : config.model.params)
-              round_if_written(wanted.at(param.name + " master"));
+          EBB_TRY_ASSIGN(const Stored before, rank.stored());
+          const Stored wanted = with_all_that_was_written(before, config, halves);
           write_some(rank);
           EBB_TRY(failing.meanwhile(ranks, [&] {
             failing.faults->add(
@@ -256,18 +266,13 @@ TEST(TakeWeights, FollowsTheStateToAnotherDisk) {
     FailingWorld failing(folder);
     auto other = libswap::SwapDirectory::open(failing.world.io(), folder.path() / "other");
     ASSERT_TRUE(other);
-    const auto config =
-        halves ? config_of(in_halves(training_of(kWheres[1], kLittle)), model_in_halves())
-               : config_of(training_of(kWheres[1], kLittle), nuisance_model());
+    const auto config = paged(halves);
     const auto all = first_params(config.model.params.size());
     expect_well(failing.world.run([&](Communicator& ranks) -> Result<> {
       EBB_TRY_ASSIGN(auto rank, RankEngine::open(failing.world, ranks, config));
       EBB_TRY(step_to(rank, 2));
-      EBB_TRY_ASSIGN(Stored wanted, rank.stored());
-      wanted = with_what_was_written(std::move(wanted), config.model, all.size());
-      if (halves)
-        for (const auto& param : config.model.params)
-          round_if_written(wanted.at(param.name + " master"));
+      EBB_TRY_ASSIGN(const Stored before, rank.stored());
+      const Stored wanted = with_all_that_was_written(before, config, halves);
       EBB_TRY(failing.meanwhile(
           ranks, [&] { failing.faults->add({.on = FaultOn::sync, .path_part = "/swap"}); }));
       EXPECT_FALSE(rank.commit());
