@@ -6,6 +6,7 @@
 #include "ebb/formats/native/survey.h"
 #include "ebb/formats/registry.h"
 #include "ebb/libmuon/comm/together.h"
+#include "ebb/libmuon/step/check_start.h"
 #include "ebb/libmuon/step/continuity.h"
 
 namespace ebb::libmuon {

@@ -4,6 +4,7 @@
 
 #include "ebb/libmuon/comm/check_communicator.h"
 #include "ebb/libmuon/comm/together.h"
+#include "ebb/libmuon/step/check_start.h"
 #include "ebb/libmuon/step/engine_impl.h"
 #include "ebb/libmuon/step/settings.h"
 

@@ -30,12 +30,12 @@ class Flow {
   using Clock = std::chrono::steady_clock;
   struct Work {
     std::size_t chunks = 1;
-    std::function<Result<>(std::size_t chunk)> in, out;  // collective
+    std::function<Result<>(std::size_t chunk)> in = {}, out = {};  // collective; there at begin()
     // Collective, between a chunk's vote and its `out`, or empty: what the next chunks are made of,
     // whatever became of earlier ones' `out`. Its error is like one of `in`.
     std::function<Result<>(std::size_t chunk)> between = {};
     // This rank's own, all chunks: for (c = next_to_sweep(); may_sweep(c); ++c) { ... swept(); }
-    std::function<Result<>()> sweep;
+    std::function<Result<>()> sweep = {};
     std::string doing;           // what the sweep does, for messages
     bool uses_up_early = false;  // ended whole, it leaves nothing of what came early
   };

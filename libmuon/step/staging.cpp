@@ -80,10 +80,10 @@ Result<Staging> Staging::make(const Needs& needs, libswap::Device* device) {
   Staging staging(needs);
   std::uint64_t used = 0;
   for (const Kind kind : kKinds)
-    used = staging.lay(kind, needs.lasting, used, staging.lasting(kind));
+    used = staging.lay({trainer_of(needs.plan, kind)}, needs.lasting, used, staging.lasting(kind));
   used = staging.lasting_bytes_ = lasting_bytes(needs);
   for (std::size_t chunk = staging.first_early_; chunk < needs.chunks.count(); ++chunk)
-    used = staging.lay(Kind::gradients, needs.chunks.gradients(chunk), used,
+    used = staging.lay({needs.plan.gradients()}, needs.chunks.gradients(chunk), used,
                        staging.places(Kind::gradients, chunk));
   const Sizes sizes = sizes_of(needs);
   for (std::size_t region = 0; region < kRegions; ++region) {
@@ -95,14 +95,14 @@ Result<Staging> Staging::make(const Needs& needs, libswap::Device* device) {
   return staging;
 }
 
-std::uint64_t Staging::lay(Kind kind, std::span<const Transit> transits, std::uint64_t used,
+std::uint64_t Staging::lay(const As& as, std::span<const Transit> transits, std::uint64_t used,
                            Places& places) const {
-  const ModelLayout& trainer = trainer_of(*plan_, kind);
   places.clear();
   for (const Transit& transit : transits) {
-    for (const FlatRange part : staged_parts(*plan_, trainer, transit)) {
+    const DType dtype = as.dtype.value_or(as.trainer.staged_dtype(transit.param));
+    for (const FlatRange part : staged_parts(*plan_, as.trainer, transit)) {
       places.push_back({transit.param, part, used});
-      used += staged_bytes(trainer.staged_dtype(transit.param), part.count);
+      used += staged_bytes(dtype, part.count);
     }
   }
   std::ranges::sort(places, {}, &Place::key);
@@ -115,8 +115,8 @@ void Staging::begin(Kind kind, std::size_t chunk) {
   std::uint64_t behind = borders_[region];
   if (kind == Kind::highs && !early(Kind::gradients, chunk))
     behind += chunk_bytes({*plan_, *chunks_, {}}, Kind::gradients, chunk);
-  const std::uint64_t used =
-      lay(kind, transits_of(*chunks_, kind, chunk), behind, places(kind, chunk));
+  const std::uint64_t used = lay({trainer_of(*plan_, kind)}, transits_of(*chunks_, kind, chunk),
+                                 behind, places(kind, chunk));
   EBB_CHECK(used <= borders_[region + 1]);
 }
 
@@ -132,17 +132,10 @@ FlatRange Staging::portion_room() const {
 }
 
 void Staging::begin_portion(std::size_t portion, std::span<const Transit> transits) {
-  Places& places = portions_[portion % 2];
-  std::uint64_t used = portion_room().first + portion % 2 * portion_bytes();
-  const std::uint64_t end = used + portion_bytes();
-  places.clear();
-  for (const Transit& transit : transits)
-    for (const FlatRange part : staged_parts(*plan_, plan_->weights(), transit)) {
-      places.push_back({transit.param, part, used});
-      used += staged_bytes(DType::f32, part.count);
-    }
-  EBB_CHECK(used <= end);
-  std::ranges::sort(places, {}, &Place::key);
+  const std::uint64_t first = portion_room().first + portion % 2 * portion_bytes();
+  const std::uint64_t used =
+      lay({plan_->weights(), DType::f32}, transits, first, portions_[portion % 2]);
+  EBB_CHECK(used <= first + portion_bytes());
 }
 
 libswap::Buffer Staging::in_portion(std::size_t portion, const Transit& transit) {

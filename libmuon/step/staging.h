@@ -10,6 +10,7 @@
 
 #include <array>
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -68,8 +69,13 @@ class Staging {
     return places_[static_cast<std::size_t>(kind)][chunk % 2];
   }
   FlatRange portion_room() const;  // in bytes of the memory
+  // What is staged of a trainer's layout: as this, or as it stages it.
+  struct As {
+    const ModelLayout& trainer;
+    std::optional<DType> dtype = {};
+  };
   // Behind the first `used` bytes. Returns how many are used then.
-  std::uint64_t lay(Kind kind, std::span<const Transit> transits, std::uint64_t used,
+  std::uint64_t lay(const As& as, std::span<const Transit> transits, std::uint64_t used,
                     Places& places) const;
 
   const StatePlan* plan_;

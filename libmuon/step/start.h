@@ -6,14 +6,11 @@
 #include <functional>
 #include <optional>
 #include <span>
-#include <string>
-#include <vector>
 
 #include "ebb/formats/catalog/catalog.h"
 #include "ebb/formats/native/manifest.h"
 #include "ebb/libmuon/plan/model.h"
 #include "ebb/libswap/device/device.h"
-#include "ebb/libswap/store/alike.h"
 
 namespace ebb::libmuon {
 
@@ -30,14 +27,6 @@ struct ExpectedStore {
   std::optional<std::uint64_t> generation, step;
   bool any() const { return uuid || generation || step; }
 };
-
-// A store that is about to be resumed.
-struct FoundStore {
-  formats::native::Uuid uuid{};
-  std::uint64_t generation = 0, step = 0;
-};
-// Code::state where that is not the expected one.
-Result<> check(const ExpectedStore& expected, const FoundStore& found);
 
 // Of Begin::given: when the directory's store goes. Both have room on the disk, or it goes first,
 // and a run that ends before the new one is committed has neither.
@@ -65,11 +54,5 @@ struct Start {
   std::span<const libswap::Buffer> weights = {};
   InitialWeights initial = {};
 };
-
-// Code::usage for what says two things at once, or nothing to begin from; Code::state where a store
-// is expected and none is there. `store`: the directory has one.
-Result<> check(const Start& start, std::size_t params, bool store, const std::string& directory);
-// What all ranks must say alike.
-std::vector<libswap::Setting> settings_of(const Start& start);
 
 }  // namespace ebb::libmuon

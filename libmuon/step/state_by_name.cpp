@@ -1,5 +1,6 @@
 // A state is read, or written, by its name.
 #include <algorithm>
+#include <set>
 
 #include "ebb/libmuon/step/engine_impl.h"
 #include "ebb/libmuon/step/trainer_buffer.h"
@@ -35,9 +36,13 @@ Result<std::uint32_t> Engine::Impl::can_copy(std::string_view state,
     return Error{Code::unsupported,
                  compose("{} is kept as {}, which is not copied by name", state, name_of(dtype)),
                  "a snapshot has it: open_export()"};
+  std::set<std::uint32_t> named;
   for (const auto& [param, pieces] : buffers) {
     if (param >= plan.params())
       return Error{Code::usage, compose("there is no parameter {}", param)};
+    if (!named.insert(param).second)
+      return Error{Code::usage,
+                   compose("parameter {} is named twice", config.model.params[param].name)};
     if (!has_state(config, plan.columns(), param, number))
       return Error{Code::usage,
                    compose("parameter {} has no {}", config.model.params[param].name, state)};

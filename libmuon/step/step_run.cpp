@@ -241,10 +241,18 @@ Result<Look> StepRun::look_at_sums() {
   return all;
 }
 
-Flow::Ended StepRun::walk(const Walk& through, const TurnTo& turn_to, Flow::Work work) {
+Flow::Ended StepRun::walk(const Walk& through, const Begin& begin, Flow::Work work) {
   const std::size_t chunks = work.chunks;
+  const auto nothing = [](std::size_t) { return Result<>(); };
+  if (!work.in) work.in = nothing;
+  if (!work.out) work.out = nothing;
+  const auto turn_to = [&](std::size_t chunk) {
+    if (!flow_->may_sweep(chunk)) return false;
+    if (begin) begin(chunk);
+    return true;
+  };
   sweep_->go_on();  // what a disk refused before, this one or that before it, is tried again
-  work.sweep = [this, chunks, &turn_to, &through]() -> Result<> {
+  work.sweep = [&, chunks]() -> Result<> {
     bool goes_on = turn_to(0);
     if (!goes_on) return {};
     const Result<> all = through([&](std::size_t chunk, const Result<>& done) -> Result<> {
@@ -259,22 +267,12 @@ Flow::Ended StepRun::walk(const Walk& through, const TurnTo& turn_to, Flow::Work
   return flow_->wait();
 }
 
-namespace {
-
-Result<> nothing(std::size_t /*chunk*/) { return {}; }
-
-}  // namespace
-
 Flow::Ended StepRun::keep_highs(const Travels& of) {
-  const auto highs_in = [&](std::size_t chunk) {
+  const auto in = [&](std::size_t chunk) {
     return weights_in(chunk, ChunkExchange::As::highs, of);
   };
-  return walk([&](const Sweep::Between& next) { return sweep_->keep(of, steps_.now(), next); },
-              [this](std::size_t chunk) { return flow_->may_sweep(chunk); },
-              {.chunks = setup_.chunks().count(),
-               .in = highs_in,
-               .out = nothing,
-               .doing = "keeping its high halves"});
+  return walk([&](const Sweep::Between& next) { return sweep_->keep(of, steps_.now(), next); }, {},
+              {.chunks = setup_.chunks().count(), .in = in, .doing = "keeping its high halves"});
 }
 
 // Low halves become 0 where they lie.
@@ -282,18 +280,15 @@ Flow::Ended StepRun::take_weights(const Travels& of) {
   const auto in = [&](std::size_t chunk) {
     return setup_.in_halves() ? Result<>() : weights_in(chunk, ChunkExchange::As::weights, of);
   };
-  return walk(
-      [&](const Sweep::Between& next) { return sweep_->take(of, steps_.now(), next); },
-      [this](std::size_t chunk) { return flow_->may_sweep(chunk); },
-      {.chunks = setup_.chunks().count(), .in = in, .out = nothing, .doing = "taking its weights"});
+  return walk([&](const Sweep::Between& next) { return sweep_->take(of, steps_.now(), next); }, {},
+              {.chunks = setup_.chunks().count(), .in = in, .doing = "taking its weights"});
 }
 
 Flow::Ended StepRun::hand_out_weights() {
   const auto kept = [this](std::uint32_t param) { return setup_.plan().out(param) != Out::update; };
   return walk([this](const Sweep::Between& out) { return sweep_->look(out); },
-              [this](std::size_t chunk) { return turn_to(chunk); },
+              [this](std::size_t chunk) { exchange_->begin_weights(chunk); },
               {.chunks = setup_.chunks().count(),
-               .in = nothing,
                .out = [this, kept](std::size_t chunk) { return weights_out(chunk, kept); },
                .doing = "reading its weights"});
 }
@@ -302,14 +297,9 @@ Flow::Ended StepRun::read_state(const NamedState& state) {
   const auto out = [&](std::size_t portion) {
     return travel_in_step("state out", [&] { return exchange_->state_out(state, portion); });
   };
-  const auto turn_to = [&](std::size_t portion) {
-    if (!flow_->may_sweep(portion)) return false;
-    exchange_->begin_state(state, portion);
-    return true;
-  };
-  return walk(
-      [&](const Sweep::Between& next) { return sweep_->read(state, next); }, turn_to,
-      {.chunks = state.portions(), .in = nothing, .out = out, .doing = "reading its state"});
+  return walk([&](const Sweep::Between& next) { return sweep_->read(state, next); },
+              [&](std::size_t portion) { exchange_->begin_state(state, portion); },
+              {.chunks = state.portions(), .out = out, .doing = "reading its state"});
 }
 
 Flow::Ended StepRun::write_state(const NamedState& state) {
@@ -317,8 +307,7 @@ Flow::Ended StepRun::write_state(const NamedState& state) {
     return travel_in_step("state in", [&] { return exchange_->state_in(state, portion); });
   };
   return walk([&](const Sweep::Between& next) { return sweep_->write(state, steps_.now(), next); },
-              [this](std::size_t portion) { return flow_->may_sweep(portion); },
-              {.chunks = state.portions(), .in = in, .out = nothing, .doing = "writing its state"});
+              {}, {.chunks = state.portions(), .in = in, .doing = "writing its state"});
 }
 
 }  // namespace ebb::libmuon

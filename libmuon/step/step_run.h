@@ -78,11 +78,11 @@ class StepRun {
   bool turn_to(std::size_t chunk);  // false: come to rest
   Result<> sweep_chunk(std::size_t chunk);
 
-  // Walks through work.chunks chunks; `work` lacks the sweep, which is `through`: it turns to each
-  // with turn_to(), false where it comes to rest.
+  // Walks through work.chunks chunks; `work` lacks the sweep, which is `through`, and what nothing
+  // is done in. The sweep calls begin() of each chunk that it turns to, if that is there.
   using Walk = std::function<Result<>(const Sweep::Between& between)>;
-  using TurnTo = std::function<bool(std::size_t chunk)>;
-  Flow::Ended walk(const Walk& through, const TurnTo& turn_to, Flow::Work work);
+  using Begin = std::function<void(std::size_t chunk)>;
+  Flow::Ended walk(const Walk& through, const Begin& begin, Flow::Work work);
 
   // Constant after start().
   const Setup& setup_;

@@ -176,6 +176,12 @@ class Sweep {
       std::function<void(std::size_t chunk, libswap::Stream&, const libswap::Stream::Lease&)>;
   Result<> walk(const Tiles& all, libswap::TileCache::Use use, std::uint64_t step,
                 const Visiting& visit, const Between& between);
+  // Changes tiles where kernels work on their columns: the event passes when they have.
+  using Change = std::function<libswap::Event(std::size_t chunk, const TileEntry& entry,
+                                              const std::vector<libswap::Buffer>& columns,
+                                              libswap::Lift::Visit& lift)>;
+  Result<> change(const Tiles& tiles, std::uint64_t step, const Change& change,
+                  const Between& between);
   void wait_for_weights();
   Result<> device_works() const;
 

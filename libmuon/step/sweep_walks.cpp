@@ -145,26 +145,34 @@ Result<> Sweep::keep(const Of& of, std::uint64_t step, const Between& between) {
   return cache_.settle();
 }
 
-Result<> Sweep::take(const Of& of, std::uint64_t step, const Between& between) {
-  const bool in_halves = parts_.plan.columns().in_halves();
-  const auto take = [&](std::size_t chunk, Stream& stream, const Stream::Lease& lease) {
+Result<> Sweep::change(const Tiles& tiles, std::uint64_t step, const Change& change,
+                       const Between& between) {
+  const auto visit = [&](std::size_t chunk, Stream& stream, const Stream::Lease& lease) {
     const TileEntry& entry = parts_.plan.tiles()[lease.tile];
     libswap::Lift::Visit lift = lift_->begin();
     const Buffer tile = lift.up(lease.buffer);
-    const Buffer masters = columns_of(entry, tile).front();
-    std::vector<TakeRange> ranges;
-    for (const StatePlan::Span& span : spans_of(of, entry)) {
-      const Buffer given =
-          in_halves ? Buffer() : lift.up(ports_.weight(chunk, {span.param, span.range}));
-      ranges.push_back({given, masters.sub(span.tile_first, span.range.count)});
-    }
-    const Event done = parts_.kernels.take(ranges, lift.ready());
+    const Event done = change(chunk, entry, columns_of(entry, tile), lift);
     const Event down = lift.down(tile, lease.buffer, done);
     stream.give_back(lease, down);
     end_visit(lift, {}, done, down);
   };
-  EBB_TRY(walk(tiles_with_masters(of), TileCache::Use::modify, step, take, between));
+  EBB_TRY(walk(tiles, TileCache::Use::modify, step, visit, between));
   return cache_.settle();
+}
+
+Result<> Sweep::take(const Of& of, std::uint64_t step, const Between& between) {
+  const bool in_halves = parts_.plan.columns().in_halves();
+  const auto take = [&](std::size_t chunk, const TileEntry& entry,
+                        const std::vector<Buffer>& columns, libswap::Lift::Visit& lift) {
+    std::vector<TakeRange> ranges;
+    for (const StatePlan::Span& span : spans_of(of, entry)) {
+      const Buffer given =
+          in_halves ? Buffer() : lift.up(ports_.weight(chunk, {span.param, span.range}));
+      ranges.push_back({given, columns.front().sub(span.tile_first, span.range.count)});
+    }
+    return parts_.kernels.take(ranges, lift.ready());
+  };
+  return change(tiles_with_masters(of), step, take, between);
 }
 
 Sweep::Tiles Sweep::tiles_with(const NamedState& state) const {
@@ -204,24 +212,17 @@ Result<> Sweep::read(const NamedState& state, const Between& between) {
 }
 
 Result<> Sweep::write(const NamedState& state, std::uint64_t step, const Between& between) {
-  const auto write = [&](std::size_t portion, Stream& stream, const Stream::Lease& lease) {
-    const TileEntry& entry = parts_.plan.tiles()[lease.tile];
-    libswap::Lift::Visit lift = lift_->begin();
-    const Buffer tile = lift.up(lease.buffer);
-    const std::size_t column = *parts_.plan.columns().find(entry.visit, state.state());
-    const Buffer kept = columns_of(entry, tile)[column];
+  const auto write = [&](std::size_t portion, const TileEntry& entry,
+                         const std::vector<Buffer>& columns, libswap::Lift::Visit& lift) {
+    const Buffer& kept = columns[*parts_.plan.columns().find(entry.visit, state.state())];
     std::vector<OutRange> ranges;
     for (const StatePlan::Span& span : parts_.plan.spans(entry))
       for (const FlatRange part : state.parts(portion, {span.param, span.range}))
         ranges.push_back({lift.up(ports_.state(state, portion, {span.param, part})),
                           kept.sub(span.tile_first + part.first - span.range.first, part.count)});
-    const Event done = parts_.kernels.hand_out(ranges, lift.ready());
-    const Event down = lift.down(tile, lease.buffer, done);
-    stream.give_back(lease, down);
-    end_visit(lift, {}, done, down);
+    return parts_.kernels.hand_out(ranges, lift.ready());
   };
-  EBB_TRY(walk(tiles_with(state), TileCache::Use::modify, step, write, between));
-  return cache_.settle();
+  return change(tiles_with(state), step, write, between);
 }
 
 }  // namespace ebb::libmuon

@@ -2,7 +2,6 @@
 
 #include <cmath>
 
-#include "ebb/formats/core/bf16.h"
 #include "tests/libmuon/support/world.h"
 
 namespace ebb::test {
@@ -42,11 +41,6 @@ float written(const Meaning& meaning, std::uint32_t param, std::uint64_t step,
   const float value =
       middle + coarse(noise(meaning.seed + 101, 1000 * step + param, element), 0.5f);
   return step % 2 == 0 ? value : -value;
-}
-
-void initial_weights(std::uint32_t param, FlatRange range, std::span<float> into) {
-  noisy_weights(param, range, into);
-  for (float& value : into) value = formats::bf16_to_f32(formats::f32_to_bf16(value));
 }
 
 Result<> set_learning_rates(libmuon::Engine& engine, const Meaning& meaning) {

@@ -23,8 +23,6 @@ float gradient_of(const Meaning& meaning, std::uint32_t param, std::uint64_t ste
 bool is_written(const Meaning& meaning, std::uint32_t param, std::uint64_t step);
 float written(const Meaning& meaning, std::uint32_t param, std::uint64_t step,
               std::uint64_t element);
-// Numbers of bf16, so that bound weights of any dtype are those.
-void initial_weights(std::uint32_t param, FlatRange range, std::span<float> into);
 
 inline constexpr libmuon::StepArgs kHistoryArgs{.inv_scale = 0.5, .max_norm = 3};
 // Of the Muon groups, for the next step; where the history has a schedule.

@@ -10,6 +10,8 @@
 
 #include "ebb/formats/core/bf16.h"
 #include "tests/durability/histories/configuration.h"
+#include "tests/libmuon/support/by_name.h"
+#include "tests/libmuon/support/elements.h"
 #include "tests/libmuon/support/in_halves.h"
 
 namespace ebb::test {
@@ -32,7 +34,7 @@ Masters initial_masters(const libmuon::ModelSpec& model) {
   Masters all;
   for (std::uint32_t param = 0; param < model.params.size(); ++param) {
     auto& values = all.emplace_back(formats::volume(model.params[param].shape));
-    initial_weights(param, {0, values.size()}, values);
+    noisy_bf16_weights(param, {0, values.size()}, values);
   }
   return all;
 }
@@ -43,14 +45,6 @@ HistoryTrainer::HistoryTrainer(const Meaning& meaning, const Start& start,
 
 bool HistoryTrainer::keeps(std::uint32_t param) const {
   return out_of(config_.model, param) == libmuon::Out::update;
-}
-
-template <typename Take>
-void HistoryTrainer::for_elements(const libmuon::ModelLayout& layout, std::uint32_t param,
-                                  const Take& take) {
-  std::uint64_t place = 0;
-  for (const FlatRange run : layout.runs(param, ranks_.rank()))
-    for (std::uint64_t i = 0; i < run.count; ++i) take(run.first + i, place++);
 }
 
 Result<> HistoryTrainer::open(libswap::IoQueue& io, libswap::SwapDirectory& swap) {
@@ -74,7 +68,8 @@ Result<> HistoryTrainer::begin(const libmuon::StatePlan& plan, libswap::IoQueue&
                                libswap::SwapDirectory& swap) {
   using libmuon::Engine;
   if (!start_.bound) {
-    EBB_TRY_ASSIGN(engine_, Engine::open(config_, ranks_, io, swap, {.initial = initial_weights}));
+    EBB_TRY_ASSIGN(engine_,
+                   Engine::open(config_, ranks_, io, swap, {.initial = noisy_bf16_weights}));
     for (std::uint32_t param = 0; param < params(); ++param)
       if (here(param)) EBB_TRY(engine_->bind_weights(param, bound_[param].buffer()));
     return {};
@@ -83,7 +78,7 @@ Result<> HistoryTrainer::begin(const libmuon::StatePlan& plan, libswap::IoQueue&
   for (std::uint32_t param = 0; param < params(); ++param) {
     fill_weights(plan, param, [param](std::uint64_t element) {
       float value = 0;
-      initial_weights(param, {element, 1}, {&value, 1});
+      noisy_bf16_weights(param, {element, 1}, {&value, 1});
       return value;
     });
     bound.push_back(bound_[param].buffer());
@@ -96,7 +91,7 @@ template <typename Value>
 void HistoryTrainer::fill_weights(const libmuon::StatePlan& plan, std::uint32_t param,
                                   const Value& value) {
   const std::span<float> into = keeps(param) ? std::span(kept_[param]) : bound_[param].values();
-  for_elements(plan.weights(), param,
+  for_elements(plan.weights(), param, ranks_.rank(),
                [&](std::uint64_t element, std::uint64_t place) { into[place] = value(element); });
   if (!keeps(param)) bound_[param].send().wait();
 }
@@ -122,24 +117,17 @@ Result<> HistoryTrainer::take_written() {
 Result<> HistoryTrainer::read(const std::string& state,
                               const std::map<std::string, std::vector<float>>& wanted,
                               std::string& differing) {
-  const libmuon::StatePlan& plan = engine_->state_plan();
-  std::vector<std::vector<float>> values(params());
-  std::vector<libmuon::StateBuffer> buffers;
-  for (std::uint32_t param = 0; param < params(); ++param) {
-    if (!wanted.contains(name_of(param) + " " + state)) continue;
-    values[param].resize(plan.weights().local_elems(param, ranks_.rank()));
-    buffers.push_back({param, libswap::buffer_of(std::span(values[param]))});
-  }
-  EBB_TRY(engine_->read_state(state, buffers));
-  for (const auto& [param, pieces] : buffers) {
-    const auto& all = wanted.at(name_of(param) + " " + state);
-    for_elements(plan.weights(), param, [&](std::uint64_t element, std::uint64_t place) {
-      if (differing.empty() && values[param][place] != all[element])
-        differing =
-            compose("{} {}[{}] is {} on rank {}, not {}", name_of(param), state, element,
-                    exactly(values[param][place]), index_of(ranks_.rank()), exactly(all[element]));
-    });
-  }
+  std::vector<std::uint32_t> have;
+  for (std::uint32_t param = 0; param < params(); ++param)
+    if (wanted.contains(name_of(param) + " " + state)) have.push_back(param);
+  ByName found(engine_->state_plan(), have);
+  EBB_TRY(engine_->read_state(state, found.buffers()));
+  found.for_all([&](std::uint32_t param, std::uint64_t element, float value) {
+    const float want = wanted.at(name_of(param) + " " + state)[element];
+    if (differing.empty() && value != want)
+      differing = compose("{} {}[{}] is {} on rank {}, not {}", name_of(param), state, element,
+                          exactly(value), index_of(ranks_.rank()), exactly(want));
+  });
   return {};
 }
 
@@ -154,7 +142,7 @@ Part HistoryTrainer::part_of_sum() const {
 
 void HistoryTrainer::fill(std::uint32_t param, std::uint64_t step, Part part) {
   const auto values = gradients_[param].values();
-  for_elements(engine_->state_plan().gradients(), param,
+  for_elements(engine_->state_plan().gradients(), param, ranks_.rank(),
                [&](std::uint64_t element, std::uint64_t place) {
                  values[place] = gradient_of(meaning_, param, step, element, part);
                });
@@ -210,7 +198,7 @@ Result<> HistoryTrainer::hand_in(Draws& mine) {
 void HistoryTrainer::take_masters(const Masters& of_step) {
   for (std::uint32_t param = 0; param < params(); ++param)
     if (keeps(param))
-      for_elements(engine_->state_plan().weights(), param,
+      for_elements(engine_->state_plan().weights(), param, ranks_.rank(),
                    [&](std::uint64_t element, std::uint64_t place) {
                      kept_[param][place] = of_step[param][element];
                    });
@@ -233,14 +221,14 @@ std::string HistoryTrainer::differing(std::uint32_t param, const Masters& wanted
     return start_.halves ? away(master) : bf16_to_f32(f32_to_bf16(master));
   };
   std::string found;
-  for_elements(
-      engine_->state_plan().weights(), param, [&](std::uint64_t element, std::uint64_t place) {
-        const float want = as_bound(wanted[param][element]);
-        if (found.empty() &&
-            std::bit_cast<std::uint32_t>(mine[place]) != std::bit_cast<std::uint32_t>(want))
-          found = compose("{}[{}] is {} on rank {}, not {}", spec.name, element,
-                          exactly(mine[place]), index_of(ranks_.rank()), exactly(want));
-      });
+  for_elements(engine_->state_plan().weights(), param, ranks_.rank(),
+               [&](std::uint64_t element, std::uint64_t place) {
+                 const float want = as_bound(wanted[param][element]);
+                 if (found.empty() && std::bit_cast<std::uint32_t>(mine[place]) !=
+                                          std::bit_cast<std::uint32_t>(want))
+                   found = compose("{}[{}] is {} on rank {}, not {}", spec.name, element,
+                                   exactly(mine[place]), index_of(ranks_.rank()), exactly(want));
+               });
   return found;
 }
 

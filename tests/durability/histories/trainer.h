@@ -61,8 +61,6 @@ class HistoryTrainer {
   Result<> add_micro_batches(std::uint32_t param, std::uint64_t step);
   void fill(std::uint32_t param, std::uint64_t step, Part part);
   Part part_of_sum() const;
-  template <typename Take>  // take(element, place in this rank's buffer)
-  void for_elements(const libmuon::ModelLayout& layout, std::uint32_t param, const Take& take);
 
   const Meaning& meaning_;
   const Start& start_;

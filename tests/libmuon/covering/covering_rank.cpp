@@ -7,6 +7,8 @@
 #include <fstream>
 
 #include "tests/durability/draws.h"
+#include "tests/libmuon/support/by_name.h"
+#include "tests/libmuon/support/elements.h"
 #include "tests/libmuon/support/in_halves.h"
 #include "tests/libmuon/support/world.h"
 
@@ -78,7 +80,7 @@ Result<> CoveringRank::begin(const libmuon::StatePlan& layouts, libswap::IoQueue
                              libswap::SwapDirectory& swap) {
   if (run_.begins == Begins::initial) {
     EBB_TRY_ASSIGN(engine_,
-                   Engine::open(run_.config, ranks_, io, swap, {.initial = initial_weights}));
+                   Engine::open(run_.config, ranks_, io, swap, {.initial = noisy_bf16_weights}));
     for (std::uint32_t param = 0; param < params(); ++param)
       if (plan().here(param)) EBB_TRY(engine_->bind_weights(param, weights_.piece(param)));
     return {};
@@ -88,7 +90,7 @@ Result<> CoveringRank::begin(const libmuon::StatePlan& layouts, libswap::IoQueue
     for_elements(layouts.weights(), param, ranks_.rank(),
                  [&](std::uint64_t element, std::uint64_t place) {
                    float value = 0;
-                   initial_weights(param, {element, 1}, {&value, 1});
+                   noisy_bf16_weights(param, {element, 1}, {&value, 1});
                    weights_.set(param, place, value);
                  });
     weights_.send(param).wait();

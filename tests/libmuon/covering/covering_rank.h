@@ -13,7 +13,6 @@
 #include "ebb/libmuon/step/engine.h"
 #include "ebb/libswap/testing/fault_backend.h"
 #include "tests/libmuon/covering/bucket.h"
-#include "tests/libmuon/covering/by_name.h"
 #include "tests/libmuon/covering/own_masters.h"
 #include "tests/libmuon/covering/rank_run.h"
 #include "tests/libmuon/covering/runs.h"

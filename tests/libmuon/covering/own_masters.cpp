@@ -5,6 +5,7 @@
 
 #include <fstream>
 
+#include "tests/libmuon/support/elements.h"
 #include "tests/libmuon/support/world.h"
 
 namespace ebb::test {
@@ -21,11 +22,6 @@ std::vector<float> floats_in(const std::filesystem::path& file, std::uint64_t co
 
 }  // namespace
 
-void initial_weights(std::uint32_t param, FlatRange range, std::span<float> into) {
-  noisy_weights(param, range, into);
-  for (float& value : into) value = formats::bf16_to_f32(formats::f32_to_bf16(value));
-}
-
 OwnMasters::OwnMasters(const libmuon::ModelSpec& model, const libmuon::StatePlan& plan,
                        const std::filesystem::path& folder)
     : model_(model), plan_(plan), folder_(folder) {
@@ -36,7 +32,7 @@ OwnMasters::OwnMasters(const libmuon::ModelSpec& model, const libmuon::StatePlan
     if (std::filesystem::exists(file_of(param)))
       whole = floats_in(file_of(param), count);
     else
-      initial_weights(param, {0, count}, whole);
+      noisy_bf16_weights(param, {0, count}, whole);
     auto& mine = values_[param];
     for_elements(plan.weights(), param, plan.rank(),
                  [&](std::uint64_t element, std::uint64_t) { mine.push_back(whole[element]); });

@@ -1,5 +1,4 @@
-// Initial weights of runs of the covering array, and masters of a trainer that is handed out
-// updates: one rank's, and files through which they go from
+// Masters of a trainer that is handed out updates: one rank's, and files through which they go from
 // run to run.
 #pragma once
 
@@ -13,9 +12,6 @@
 #include "tests/libmuon/covering/bucket.h"
 
 namespace ebb::test {
-
-// Numbers of bf16, so that bound weights of any dtype are those.
-void initial_weights(std::uint32_t param, FlatRange range, std::span<float> into);
 
 class OwnMasters {
  public:
@@ -42,14 +38,5 @@ class OwnMasters {
   const std::filesystem::path folder_;
   std::map<std::uint32_t, std::vector<float>> values_;
 };
-
-// Of a layout: take(element, place among what this rank holds).
-template <typename Take>
-void for_elements(const libmuon::ModelLayout& layout, std::uint32_t param, Rank rank,
-                  const Take& take) {
-  std::uint64_t place = 0;
-  for (const FlatRange run : layout.runs(param, rank))
-    for (std::uint64_t i = 0; i < run.count; ++i) take(run.first + i, place++);
-}
 
 }  // namespace ebb::test

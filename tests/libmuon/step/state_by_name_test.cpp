@@ -5,6 +5,7 @@
 
 #include "ebb/formats/conversion/convert.h"
 #include "ebb/formats/core/bf16.h"
+#include "tests/libmuon/support/by_name.h"
 #include "tests/libmuon/support/failing_world.h"
 #include "tests/libmuon/support/in_halves.h"
 #include "tests/libmuon/support/late_accelerator.h"
@@ -70,41 +71,24 @@ bool has(const libmuon::ModelSpec& model, std::uint32_t param, const std::string
   return state == "master" || (matrix ? state == "momentum_buffer" : state != "momentum_buffer");
 }
 
-// What a rank has of a state: its buffers, by parameter.
-struct Copied {
-  std::vector<std::vector<float>> values;
-  std::vector<StateBuffer> buffers;
-
-  Copied(const libmuon::Engine& engine, const libmuon::ModelSpec& model, const std::string& state) {
-    const libmuon::StatePlan& plan = engine.state_plan();
-    values.resize(model.params.size());
-    for (std::uint32_t param = 0; param < model.params.size(); ++param) {
-      if (!has(model, param, state)) continue;
-      values[param].resize(plan.weights().local_elems(param, plan.rank()), -7);
-      buffers.push_back({param, libswap::buffer_of(std::span(values[param]))});
-    }
-  }
-};
-
-template <typename Take>  // take(parameter, element, value)
-void for_values(const libmuon::StatePlan& plan, Copied& copied, const Take& take) {
-  for (const StateBuffer& buffer : copied.buffers) {
-    std::uint64_t place = 0;
-    for (const FlatRange run : plan.weights().runs(buffer.param, plan.rank()))
-      for (std::uint64_t i = 0; i < run.count; ++i)
-        take(buffer.param, run.first + i, copied.values[buffer.param][place++]);
-  }
+// What a rank has of a state.
+ByName copied_of(const libmuon::Engine& engine, const libmuon::ModelSpec& model,
+                 const std::string& state) {
+  std::vector<std::uint32_t> have;
+  for (std::uint32_t param = 0; param < model.params.size(); ++param)
+    if (has(model, param, state)) have.push_back(param);
+  return {engine.state_plan(), have};
 }
 
 // Of all states, what is not what is stored.
 std::string not_as_stored(libmuon::Engine& engine, const libmuon::ModelSpec& model,
                           const Stored& stored) {
   for (const std::string& state : kStates) {
-    Copied copied(engine, model, state);
-    if (const auto read = engine.read_state(state, copied.buffers); !read)
+    ByName copied = copied_of(engine, model, state);
+    if (const auto read = engine.read_state(state, copied.buffers()); !read)
       return read.error().message;
     std::string found;
-    for_values(engine.state_plan(), copied, [&](std::uint32_t param, std::uint64_t i, float value) {
+    copied.for_all([&](std::uint32_t param, std::uint64_t i, float value) {
       const float wanted = stored.at(model.params[param].name + " " + state)[i];
       if (found.empty() && value != wanted)
         found = compose("{} of {}, element {}", state, model.params[param].name, i);
@@ -148,12 +132,11 @@ TEST(StateByName, IsWrittenToWhereverItLiesAndStepsGoOnFromIt) {
       libmuon::Engine& engine = rank.engine();
       EBB_TRY(step_to(rank, 1));
       for (const std::string& state : kStates) {
-        Copied copied(engine, setup.model, state);
-        for_values(engine.state_plan(), copied,
-                   [&](std::uint32_t param, std::uint64_t i, float& value) {
-                     value = written(state, param, i);
-                   });
-        EBB_TRY(engine.write_state(state, copied.buffers, 41));
+        ByName copied = copied_of(engine, setup.model, state);
+        copied.for_all([&](std::uint32_t param, std::uint64_t i, float& value) {
+          value = written(state, param, i);
+        });
+        EBB_TRY(engine.write_state(state, copied.buffers(), 41));
       }
       EBB_TRY_ASSIGN(const Stored stored, rank.stored());
       for (std::uint32_t param = 0; param < setup.model.params.size(); ++param)
@@ -204,18 +187,15 @@ TEST(StateByName, OfADeviceWhoseEventsComeLate) {
           wire == libmuon::Side::host ? static_cast<Communicator&>(on_host) : real;
       EBB_TRY_ASSIGN(auto rank, RankEngine::open(world, ranks, config));
       EBB_TRY(step_to(rank, 2));
-      Copied momentum(rank.engine(), setup.model, "momentum_buffer");
-      EBB_TRY(rank.engine().read_state("momentum_buffer", momentum.buffers));
-      for_values(rank.engine().state_plan(), momentum,
-                 [](std::uint32_t, std::uint64_t, float& value) { value *= 2; });
-      EBB_TRY(rank.engine().write_state("momentum_buffer", momentum.buffers));
+      ByName momentum = copied_of(rank.engine(), setup.model, "momentum_buffer");
+      EBB_TRY(rank.engine().read_state("momentum_buffer", momentum.buffers()));
+      momentum.for_all([](std::uint32_t, std::uint64_t, float& value) { value *= 2; });
+      EBB_TRY(rank.engine().write_state("momentum_buffer", momentum.buffers()));
       EBB_TRY_ASSIGN(const Stored stored, rank.stored());
       EXPECT_EQ(not_as_stored(rank.engine(), setup.model, stored), "");
-      for_values(rank.engine().state_plan(), momentum,
-                 [&](std::uint32_t param, std::uint64_t i, float value) {
-                   EXPECT_EQ(value,
-                             stored.at(setup.model.params[param].name + " momentum_buffer")[i]);
-                 });
+      momentum.for_all([&](std::uint32_t param, std::uint64_t i, float value) {
+        EXPECT_EQ(value, stored.at(setup.model.params[param].name + " momentum_buffer")[i]);
+      });
       return {};
     }));
   }
@@ -246,8 +226,8 @@ TEST(StateByName, ThatCannotBeReadIsAskedForAgain) {
                              .count = FaultPlan::kForEver,
                              .path_part = "rank-00001"});
       }));
-      Copied momentum(rank.engine(), config.model, "momentum_buffer");
-      const auto read = rank.engine().read_state("momentum_buffer", momentum.buffers);
+      ByName momentum = copied_of(rank.engine(), config.model, "momentum_buffer");
+      const auto read = rank.engine().read_state("momentum_buffer", momentum.buffers());
       EBB_TRY(failing.meanwhile(ranks, [&] { failing.faults->clear(); }));
       if (!read && ranks.rank() == Rank{0}) ++failed;
       EXPECT_EQ(not_as_stored(rank.engine(), config.model, stored), "");
@@ -275,8 +255,8 @@ TEST(StateByName, ThatIsHalfWrittenGoesBackAndNowhereElse) {
           failing.faults->add(
               {.on = on, .at = at, .count = FaultPlan::kForEver, .path_part = "rank-00001"});
         }));
-        Copied momentum(engine, config.model, "momentum_buffer");
-        const auto wrote = engine.write_state("momentum_buffer", momentum.buffers, 99);
+        ByName momentum = copied_of(engine, config.model, "momentum_buffer");
+        const auto wrote = engine.write_state("momentum_buffer", momentum.buffers(), 99);
         EBB_TRY(failing.meanwhile(ranks, [&] { failing.faults->clear(); }));
         if (wrote) return {};
         if (ranks.rank() == Rank{0}) ++failed;
@@ -284,7 +264,8 @@ TEST(StateByName, ThatIsHalfWrittenGoesBackAndNowhereElse) {
         EBB_TRY(failing.meanwhile(ranks, [] {}));
         expect_error(engine.take_weights({}), Code::state, "take_weights");
         EBB_TRY(failing.meanwhile(ranks, [] {}));
-        expect_error(engine.write_state("momentum_buffer", momentum.buffers), Code::state, "again");
+        expect_error(engine.write_state("momentum_buffer", momentum.buffers()), Code::state,
+                     "again");
         EBB_TRY(failing.meanwhile(ranks, [] {}));
         expect_error(engine.save_to(**other), Code::state, "save_to");
         EBB_TRY(failing.meanwhile(ranks, [] {}));
@@ -318,21 +299,25 @@ TEST(StateByName, IsRefusedByNameBeforeAnythingChanges) {
         EXPECT_NE(answer.error().message.find(what), std::string::npos) << answer.error().message;
       }
     };
-    Copied master(engine, config.model, "master"), moments(engine, config.model, "exp_avg");
-    refused("velocity", master.buffers, Code::usage, "velocity");
-    refused("exp_avg", master.buffers, Code::usage, "has no exp_avg");
+    ByName master = copied_of(engine, config.model, "master");
+    const std::vector<StateBuffer> right(master.buffers().begin(), master.buffers().end());
+    refused("velocity", right, Code::usage, "velocity");
+    refused("exp_avg", right, Code::usage, "has no exp_avg");
     refused("master", {{static_cast<std::uint32_t>(params.size()), {}}}, Code::usage,
             "there is no parameter");
-    std::vector<StateBuffer> wrong = master.buffers;
+    std::vector<StateBuffer> wrong = right;
     wrong[0].pieces = wrong[0].pieces.sub(0, wrong[0].pieces.elems - 1);
     refused("master", wrong, Code::layout, "elements handed in");
-    wrong = master.buffers;
+    wrong = right;
     wrong[1].pieces.data = nullptr;
     refused("master", wrong, Code::usage, "at no address");
-    wrong = master.buffers;
+    wrong = right;
     wrong[1].pieces = wrong[1].pieces.as(DType::bf16);
     refused("master", wrong, Code::usage, "where F32 is wanted");
-    wrong = master.buffers;
+    wrong = right;
+    wrong.push_back(right.front());
+    refused("master", wrong, Code::usage, "is named twice");
+    wrong = right;
     if (ranks.rank() == Rank{1}) wrong.pop_back();
     refused("master", wrong, Code::usage, "is not the same on all ranks");
     EBB_TRY_ASSIGN(const Stored behind, rank.stored());

@@ -7,6 +7,7 @@
 
 #include "ebb/libmuon/spec/presets.h"
 #include "ebb/libswap/queue/io_queue.h"
+#include "tests/libmuon/support/elements.h"
 
 namespace ebb::test {
 namespace {
@@ -49,14 +50,6 @@ bool KeepingTrainer::keeps(std::uint32_t param) const {
   return out_of(config_.model, param) == Out::update;
 }
 
-template <typename Take>
-void KeepingTrainer::for_elements(const libmuon::ModelLayout& layout, std::uint32_t param,
-                                  const Take& take) {
-  std::uint64_t place = 0;
-  for (const FlatRange run : layout.runs(param, engine_->state_plan().rank()))
-    for (std::uint64_t i = 0; i < run.count; ++i) take(run.first + i, place++);
-}
-
 Result<KeepingTrainer> KeepingTrainer::open(World& world, Communicator& ranks,
                                             const libmuon::EngineConfig& config,
                                             const Tensors* kept, const Checkpoint* checkpoint) {
@@ -73,12 +66,13 @@ Result<KeepingTrainer> KeepingTrainer::open(World& world, Communicator& ranks,
     if (!one.keeps(param)) continue;
     masters.resize(plan.weights().local_elems(param, ranks.rank()));
     const std::string name = config.model.params[param].name + " master";
-    one.for_elements(plan.weights(), param, [&](std::uint64_t element, std::uint64_t place) {
-      if (kept != nullptr)
-        masters[place] = kept->at(name)[element];
-      else
-        weights_with_zeros(param, {element, 1}, std::span(masters).subspan(place, 1));
-    });
+    for_elements(plan.weights(), param, plan.rank(),
+                 [&](std::uint64_t element, std::uint64_t place) {
+                   if (kept != nullptr)
+                     masters[place] = kept->at(name)[element];
+                   else
+                     weights_with_zeros(param, {element, 1}, std::span(masters).subspan(place, 1));
+                 });
   }
   for (std::uint32_t param = 0; param < plan.params(); ++param)
     if (plan.here(param)) EBB_TRY(one.engine_->bind_weights(param, one.bound_[param].buffer()));
@@ -91,9 +85,10 @@ Result<> KeepingTrainer::hand_in_one(std::uint32_t param, float scale) {
   if (!plan.here(param)) return {};
   TrainerBuffer& gradient = gradients_[param];
   const std::uint64_t step = engine_->step_count() + 1;
-  for_elements(plan.gradients(), param, [&](std::uint64_t element, std::uint64_t place) {
-    gradient.values()[place] = param == kZeroParam ? 0.0f : scale * noise(param, step, element);
-  });
+  for_elements(
+      plan.gradients(), param, plan.rank(), [&](std::uint64_t element, std::uint64_t place) {
+        gradient.values()[place] = param == kZeroParam ? 0.0f : scale * noise(param, step, element);
+      });
   return engine_->gradient_ready(param, gradient.buffer(), gradient.send());
 }
 
@@ -162,7 +157,7 @@ std::string KeepingTrainer::differing(const Tensors& masters) {
     const std::string& name = config_.model.params[param].name;
     const std::vector<float>& wanted = masters.at(name + " master");
     bool same = true;
-    for_elements(engine_->state_plan().weights(), param,
+    for_elements(engine_->state_plan().weights(), param, engine_->state_plan().rank(),
                  [&](std::uint64_t element, std::uint64_t place) {
                    same = same && std::bit_cast<std::uint32_t>(own[param][place]) ==
                                       std::bit_cast<std::uint32_t>(wanted[element]);

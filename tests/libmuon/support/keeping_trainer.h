@@ -52,8 +52,6 @@ class KeepingTrainer {
  private:
   explicit KeepingTrainer(const libmuon::EngineConfig& config) : config_(config) {}
   bool keeps(std::uint32_t param) const;
-  template <typename Take>  // take(element, place in this rank's buffer)
-  void for_elements(const libmuon::ModelLayout& layout, std::uint32_t param, const Take& take);
   Result<> hand_in_one(std::uint32_t param, float scale);
 
   libmuon::EngineConfig config_;

@@ -4,10 +4,12 @@
 
 #include <algorithm>
 
+#include "ebb/formats/core/bf16.h"
 #include "ebb/formats/core/float_cast.h"
 #include "ebb/formats/elements/box_reader.h"
 #include "ebb/formats/registry.h"
 #include "ebb/libswap/tree/file_tree.h"
+#include "tests/libmuon/support/elements.h"
 
 namespace ebb::test {
 
@@ -45,6 +47,11 @@ void add_lists(std::span<const Shape> shapes, Layout::Spec& spec) {
 
 void noisy_weights(std::uint32_t param, FlatRange range, std::span<float> into) {
   for (std::uint64_t i = 0; i < range.count; ++i) into[i] = noise(1000 + param, 0, range.first + i);
+}
+
+void noisy_bf16_weights(std::uint32_t param, FlatRange range, std::span<float> into) {
+  noisy_weights(param, range, into);
+  for (float& value : into) value = formats::bf16_to_f32(formats::f32_to_bf16(value));
 }
 
 Result<libswap::Event> HostRanks::begin_exchange(std::span<const libmuon::SendBuffer> sends,
@@ -171,9 +178,9 @@ void RankEngine::edit_weights(const libmuon::StatePlan& plan, const Edit& edit) 
     TrainerBuffer* const apart = here ? nullptr : &apart_weights_[apart_[param]];
     if (apart != nullptr) apart->fetch();
     const std::span<float> values = here ? bound.floats() : apart->values();
-    std::uint64_t place = 0;
-    for (const FlatRange run : plan.weights().runs(param, rank_))
-      for (std::uint64_t i = 0; i < run.count; ++i) edit(param, run.first + i, values[place++]);
+    for_elements(plan.weights(), param, rank_, [&](std::uint64_t element, std::uint64_t place) {
+      edit(param, element, values[place]);
+    });
     if (apart != nullptr) apart->send().wait();
   }
 }

@@ -23,6 +23,8 @@ float noise(std::uint64_t a, std::uint64_t b, std::uint64_t c);
 
 // Initial weights of all engine tests.
 void noisy_weights(std::uint32_t param, FlatRange range, std::span<float> into);
+// The same rounded to bf16: what weights of any dtype that are bound can be.
+void noisy_bf16_weights(std::uint32_t param, FlatRange range, std::span<float> into);
 
 // A communicator that does what the one below it does; tests change a verb of it. Its duplicates
 // are those of the one below: a test that changes them too has to say so.

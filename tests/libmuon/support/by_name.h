@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "ebb/libmuon/step/engine.h"
-#include "tests/libmuon/covering/own_masters.h"
+#include "tests/libmuon/support/elements.h"
 
 namespace ebb::test {
 

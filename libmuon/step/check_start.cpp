@@ -1,4 +1,4 @@
-#include "ebb/libmuon/step/start.h"
+#include "ebb/libmuon/step/check_start.h"
 
 namespace ebb::libmuon {
 
