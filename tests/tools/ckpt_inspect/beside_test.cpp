@@ -243,7 +243,7 @@ TEST(InspectBeside, ManyFilesAreOneLineAndTakeNoTime) {
     return test_support::cost_of([&] { inspect({folder}); }).seconds;
   };
   const double few = seconds(1000);
-  EXPECT_LT(seconds(10'000), 30 * few);
+  EXPECT_LE(seconds(10'000), 30 * few);  // both 0 under sanitizers
   const Outcome run = inspect({scratch / "10000"});
   EXPECT_TRUE(says(run.out, "rng_state_0.pth and 9,999 alike: what the job keeps of its own\n"))
       << run.out;
