@@ -34,22 +34,33 @@ class ByteLane {
       std::memcpy(place.data(), bytes.data() + at, place.size());
     });
   }
+  // The same in place: the next bytes that lie together, `most` at most, and how many of them were
+  // used. REQUIRES of used(): not more than next() gave.
+  std::span<std::byte> next(std::size_t most) {
+    skip_full_places();
+    if (left_ == 0) return {};
+    const auto rest = places_[place_].subspan(inside_);
+    return rest.first(std::min(rest.size(), most));
+  }
+  void used(std::size_t count) {
+    EBB_CHECK(count <= left_);
+    left_ -= count;
+    inside_ += count;
+  }
 
  private:
   template <typename Visit>
   void pass(std::size_t count, Visit visit) {
     EBB_CHECK(count <= left_);
-    left_ -= count;
     for (std::size_t at = 0; at < count;) {
-      const auto rest = places_[place_].subspan(inside_);
-      const auto next = rest.first(std::min(rest.size(), count - at));
-      if (!next.empty()) visit(next, at);
-      at += next.size();
-      inside_ += next.size();
-      if (inside_ < places_[place_].size()) continue;
-      ++place_;
-      inside_ = 0;
+      const auto place = next(count - at);
+      visit(place, at);
+      used(place.size());
+      at += place.size();
     }
+  }
+  void skip_full_places() {
+    for (; left_ > 0 && inside_ == places_[place_].size(); inside_ = 0) ++place_;
   }
 
   std::vector<std::span<std::byte>> places_;

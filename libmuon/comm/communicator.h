@@ -17,6 +17,9 @@
 namespace ebb::libmuon {
 
 inline constexpr std::uint64_t kMostRoundBytes = 256 * formats::MiB;
+// What ranks that are processes take of a rank's memory beside the caller's buffers, at most:
+// messages on their way, memory that two of them share.
+inline constexpr std::uint64_t kMostRanksBytes = 16 * formats::MiB;
 // How long a rank may keep others waiting in a call.
 inline constexpr std::chrono::milliseconds kPeerLimit = std::chrono::minutes(30);
 

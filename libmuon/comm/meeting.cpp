@@ -131,12 +131,20 @@ Result<> check_pair(Rank from, Rank to, std::span<const std::uint64_t> sent,
 
 Error gave_up(Rank rank) { return {Code::peer, rank_text(index_of(rank)) + " gave up"}; }
 
-Error silent(std::span<const Rank> ranks, Verb verb, std::chrono::milliseconds limit) {
+Error ended(Rank rank, std::string_view how) {
+  return {Code::peer, compose("{} is gone: {}", rank_text(index_of(rank)), how)};
+}
+
+std::string text_of(std::span<const Rank> ranks) {
   std::string who = ranks.size() == 1 ? "rank" : "ranks";
   for (const Rank rank : ranks)
     who += compose("{}{}", rank == ranks.front() ? " " : ", ", index_of(rank));
+  return who;
+}
+
+Error silent(std::span<const Rank> ranks, Verb verb, std::chrono::milliseconds limit) {
   return {Code::peer,
-          compose("{} kept the others waiting in {} for {} ms, which is the limit", who,
+          compose("{} kept the others waiting in {} for {} ms, which is the limit", text_of(ranks),
                   name_of(verb), limit.count()),
           "see what that rank does: gdb -p, py-spy dump"};
 }

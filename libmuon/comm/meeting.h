@@ -5,6 +5,7 @@
 #include <chrono>
 #include <cstdint>
 #include <span>
+#include <string>
 #include <string_view>
 #include <vector>
 
@@ -49,6 +50,8 @@ Result<> check_pair(Rank from, Rank to, std::span<const std::uint64_t> sent,
 
 // Why a world is over, in words that are the same on every rank.
 Error gave_up(Rank rank);
+Error ended(Rank rank, std::string_view how);      // "its process ended"
+std::string text_of(std::span<const Rank> ranks);  // "ranks 1, 3"
 Error silent(std::span<const Rank> ranks, Verb verb, std::chrono::milliseconds limit);
 
 }  // namespace ebb::libmuon

@@ -7,7 +7,6 @@
 #include <thread>
 #include <utility>
 
-#include "ebb/libmuon/comm/byte_lane.h"
 #include "ebb/libmuon/comm/home_ranks.h"
 #include "ebb/libmuon/comm/meeting.h"
 #include "ebb/libmuon/comm/message_world.h"
@@ -20,8 +19,6 @@ using formats::append_le;
 
 // Of what the ranks say to each other; ranks of another build may not be understood.
 constexpr std::uint64_t kVersion = 1;
-// A rank's messages on their way, of the bytes of a round.
-constexpr std::size_t kInFlight = 4;
 
 // What one rank says to another in a meeting: its length, then the words, in messages.
 class Inbox {
@@ -206,7 +203,7 @@ class MessageRank : public Communicator {
     std::function<Result<Progress>()> go_on;
     std::function<bool(Rank)> is_wanted;  // whether this rank waits for something of that one
   };
-  using Lanes = std::vector<ByteLane>;  // by peer
+  using Lanes = Transport::Lanes;
 
   std::uint32_t talk_tag() const { return 2 * channel_ + 1; }
   std::uint32_t data_tag() const { return 2 * channel_ + 2; }
@@ -223,9 +220,8 @@ class MessageRank : public Communicator {
   }
   Result<Progress> hear();
   Result<> move(Lanes out, Lanes in);
-  Result<bool> push(Lanes& out);
-  Result<bool> pull(Lanes& in);
   Result<> wait(const Wait& wait);
+  std::optional<Rank> gone(const Wait& wait);
   Error late(const Wait& wait, const std::vector<Rank>& unsent);
 
   const std::shared_ptr<MessageWorld> world_;
@@ -349,58 +345,53 @@ Result<MessageRank::Progress> MessageRank::hear() {
 // The bytes of a round that all found well.
 Result<> MessageRank::move(Lanes out, Lanes in) {
   const std::size_t me = index_of(rank());
-  in[me].put(out[me].take(out[me].left()));
-  const auto is_wanted = [&](Rank peer) { return in[index_of(peer)].left() > 0; };
+  while (in[me].left() > 0) {
+    const auto from = out[me].next(in[me].left());
+    in[me].put(from);
+    out[me].used(from.size());
+  }
+  const auto is_wanted = [&](Rank peer) {
+    return in[index_of(peer)].left() > 0 || out[index_of(peer)].left() > 0;
+  };
   const auto go_on = [&]() -> Result<Progress> {
-    EBB_TRY_ASSIGN(const bool pushed, push(out));
-    EBB_TRY_ASSIGN(const bool pulled, pull(in));
+    EBB_TRY_ASSIGN(const bool moved, world_->move(data_tag(), out, in));
     const auto through = [](const ByteLane& lane) { return lane.left() == 0; };
     if (std::ranges::all_of(out, through) && std::ranges::all_of(in, through))
       return Progress::done;
-    return pushed || pulled ? Progress::some : Progress::none;
+    return moved ? Progress::some : Progress::none;
   };
   return wait({Counted::from_the_last_bytes, data_tag(), go_on, is_wanted});
-}
-
-// First to the next rank, last to the one before: each has one that sends to it.
-Result<bool> MessageRank::push(Lanes& out) {
-  EBB_TRY_ASSIGN(const std::vector<Rank> unsent, world_->unsent(data_tag()));
-  std::size_t room = kInFlight - std::min(kInFlight, unsent.size());
-  bool pushed = false;
-  for (std::uint32_t distance = 1; distance < world(); ++distance) {
-    const std::uint32_t to = (index_of(rank()) + distance) % world();
-    for (; room > 0 && out[to].left() > 0; --room) {
-      EBB_TRY(world_->send(Rank{to}, data_tag(), out[to].take(kMostMessage)));
-      pushed = true;
-    }
-  }
-  return pushed;
-}
-
-Result<bool> MessageRank::pull(Lanes& in) {
-  for (bool pulled = false;; pulled = true) {
-    EBB_TRY_ASSIGN(const auto arrived, world_->receive(data_tag()));
-    if (!arrived) return pulled;
-    in[index_of(arrived->from)].put(arrived->message);
-  }
 }
 
 // Until nothing is wanted and all that was sent has gone.
 Result<> MessageRank::wait(const Wait& wait) {
   Pause pause;
   auto heard = Clock::now();
+  std::optional<Rank> gone;  // when what came was looked at last
   for (;;) {
     EBB_TRY(world_->still_on(channel_, meeting_));
     EBB_TRY_ASSIGN(const Progress progress, wait.go_on());
     EBB_TRY_ASSIGN(const std::vector<Rank> unsent, world_->unsent(wait.tag));
     // Whoever came late finds all there, and behind that, perhaps, that they have given up.
     if (progress == Progress::done && unsent.empty()) return world_->still_on(channel_, meeting_);
+    if (gone && progress == Progress::none && wait.is_wanted(*gone))
+      return world_->end(ended(*gone, *world_->gone(*gone)));
+    gone = progress == Progress::none ? this->gone(wait) : std::nullopt;
+    if (gone) continue;  // what it had sent is taken first, its farewell too
     if (progress == Progress::some) pause.begin_again();
     if (progress == Progress::some && wait.counted == Counted::from_the_last_bytes)
       heard = Clock::now();
     if (limit().count() != 0 && Clock::now() - heard >= limit()) return late(wait, unsent);
     pause.wait();
   }
+}
+
+// A rank that is waited for, and of which nothing follows.
+std::optional<Rank> MessageRank::gone(const Wait& wait) {
+  for (std::uint32_t peer = 0; peer < world(); ++peer)
+    if (Rank{peer} != rank() && wait.is_wanted(Rank{peer}) && world_->gone(Rank{peer}))
+      return Rank{peer};
+  return std::nullopt;
 }
 
 Error MessageRank::late(const Wait& wait, const std::vector<Rank>& unsent) {

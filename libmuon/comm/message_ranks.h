@@ -1,10 +1,9 @@
 // Ranks over messages: the Communicator of processes that a Transport connects (MPI: mpi_ranks.h).
 //
 // Every rank tells every other what concerns that one and decides for itself: all see enough to
-// decide the same. What is in the caller's buffers travels in copies of at most kMostMessage, so
-// that a transport which goes on late, after a call was given up, never touches the caller's
-// memory. In a round a communicator has four of them on their way out, and of those that come as
-// many as the transport takes at once (MPI: eight): 12 MiB beside what an engine counts.
+// decide the same. How the bytes of a round travel is the transport's: over MPI in copies of at
+// most kMostMessage, so that what goes on late, after a call was given up, never touches the
+// caller's memory; of them four are on their way out, and eight come: 12 MiB of kMostRanksBytes.
 #pragma once
 
 #include <chrono>

@@ -38,6 +38,10 @@ Result<std::optional<Transport::Arrived>> MessageWorld::receive(std::uint32_t ta
   return or_end(transport_->receive(tag));
 }
 
+Result<bool> MessageWorld::move(std::uint32_t tag, Transport::Lanes& out, Transport::Lanes& in) {
+  return or_end(transport_->move(tag, out, in));
+}
+
 Result<std::uint32_t> MessageWorld::open_channel() {
   const MutexLock lock(mutex_);
   if (const End* end = over()) return end->why;

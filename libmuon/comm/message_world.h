@@ -32,6 +32,8 @@ class MessageWorld {
   Result<> send(Rank to, std::uint32_t tag, ByteVector message);
   Result<std::vector<Rank>> unsent(std::uint32_t tag);
   Result<std::optional<Transport::Arrived>> receive(std::uint32_t tag);
+  Result<bool> move(std::uint32_t tag, Transport::Lanes& out, Transport::Lanes& in);
+  std::optional<std::string> gone(Rank peer) { return transport_->gone(peer); }
 
   // The next channel's number.
   Result<std::uint32_t> open_channel();

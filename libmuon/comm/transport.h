@@ -4,11 +4,13 @@
 
 #include <cstdint>
 #include <optional>
+#include <string>
 #include <vector>
 
 #include "ebb/formats/core/bytes.h"
 #include "ebb/formats/core/result.h"
 #include "ebb/formats/core/units.h"
+#include "ebb/libmuon/comm/byte_lane.h"
 
 namespace ebb::libmuon {
 
@@ -38,6 +40,17 @@ class Transport {
   virtual Result<std::vector<Rank>> unsent(std::uint32_t tag) = 0;
   // The next message with this tag that has come, of any rank.
   virtual Result<std::optional<Arrived>> receive(std::uint32_t tag) = 0;
+
+  // By peer: memory of the caller's that goes there, or is filled from there.
+  using Lanes = std::vector<ByteLane>;
+  // Moves what goes without waiting of a round, whose sizes both ends of a lane know; whether any
+  // did: where none does it may wait a millisecond. Until it has gone, and what is to come has
+  // come, it is called again, with this tag by one thread at a time; between calls nobody touches
+  // the caller's memory. Here as messages, a few of which are on their way.
+  virtual Result<bool> move(std::uint32_t tag, Lanes& out, Lanes& in);
+  // Why nothing follows from this rank what receive() and move() find after this call; nullopt
+  // while something may, or where the transport cannot know.
+  virtual std::optional<std::string> gone(Rank peer);
 };
 
 }  // namespace ebb::libmuon

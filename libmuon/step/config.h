@@ -105,6 +105,8 @@ struct EnginePlan {
   // communicator does not take from the device.
   std::uint64_t staging_bytes = 0;
   std::uint64_t gradient_sum_bytes = 0;  // of HandIn::added; where the gradients lie
+  // Beside memory_bytes, at most, where ranks are processes: kMostRanksBytes; of one rank: none.
+  std::uint64_t ranks_bytes = 0;
   std::uint64_t least_budget_bytes = 0;  // of this model and chunk size
   std::uint64_t disk_bytes = 0;  // reserved in the store; a new one is written once, with zeros
   std::uint64_t step_read_bytes = 0, step_written_bytes = 0, step_sent_bytes = 0;

@@ -70,6 +70,7 @@ Result<EnginePlan> predict(const EngineConfig& config, Rank rank, Side wire) {
   result.staging_bytes = parts.memory.on_wire();
   result.gradient_sum_bytes = parts.memory.sums;
   result.memory_bytes = result.frame_bytes + parts.memory.host();
+  result.ranks_bytes = plan.world() > 1 ? kMostRanksBytes : 0;
   result.least_budget_bytes = parts.least_budget;
   const Chunks& chunks = parts.chunks;
   result.chunks = chunks.count();

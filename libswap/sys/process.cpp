@@ -5,13 +5,17 @@
 #include <pthread.h>
 #include <spawn.h>
 #include <sys/mman.h>
+#include <sys/random.h>
 #include <sys/resource.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <array>
 #include <cerrno>
 #include <csignal>
+#include <fstream>
+#include <iterator>
 #include <thread>
 
 #include "ebb/libswap/sys/errno_error.h"
@@ -75,6 +79,40 @@ void spare_addresses() {
 }
 
 std::uint64_t process_id() { return static_cast<std::uint64_t>(::getpid()); }
+
+std::string machine_word() {
+  std::ifstream file("/proc/sys/kernel/random/boot_id");
+  std::string boot;
+  struct stat network{};
+  if (!(file >> boot) || ::stat("/proc/self/ns/net", &network) != 0) return {};
+  return compose("{}.{}", boot, network.st_ino);
+}
+
+Result<std::string> random_digits(std::size_t count) {
+  constexpr std::string_view kDigits = "0123456789abcdef";
+  std::string digits(count, '0');
+  if (::getrandom(digits.data(), digits.size(), 0) != static_cast<ssize_t>(digits.size()))
+    return errno_error(errno, "getrandom");
+  for (char& digit : digits) digit = kDigits[static_cast<unsigned char>(digit) % kDigits.size()];
+  return digits;
+}
+
+Result<> make_room_for_descriptors(std::uint64_t more) {
+  std::error_code ignored;
+  const fs::directory_iterator open("/proc/self/fd", ignored);
+  const auto wanted = more + static_cast<std::uint64_t>(std::distance(begin(open), end(open)));
+  rlimit limit{};
+  if (::getrlimit(RLIMIT_NOFILE, &limit) != 0) return errno_error(errno, "getrlimit");
+  if (wanted <= limit.rlim_cur) return {};
+  if (wanted > limit.rlim_max)
+    return Error{Code::limit,
+                 compose("{} open descriptors are wanted, and this process may have {}", wanted,
+                         limit.rlim_max),
+                 compose("ulimit -n {}", wanted)};
+  limit.rlim_cur = wanted;
+  if (::setrlimit(RLIMIT_NOFILE, &limit) != 0) return errno_error(errno, "setrlimit");
+  return {};
+}
 
 Result<> check_may_write(const fs::path& folder) {
   if (::access(folder.c_str(), W_OK | X_OK) == 0) return {};

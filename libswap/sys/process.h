@@ -24,6 +24,13 @@ void keep_freed_memory();
 void spare_addresses();
 // The folder of the running program: where its sister programs are.
 Result<fs::path> program_directory();
+// The same word for all processes that can reach each other by this machine's local sockets and
+// memory: of the kernel, and of the network namespace. Empty where the system does not say.
+std::string machine_word();
+// So many hex digits that nobody can guess.
+Result<std::string> random_digits(std::size_t count);
+// Raises this process's own limit where need be; Code::limit where it may not be raised so far.
+Result<> make_room_for_descriptors(std::uint64_t more);
 // Fails with what the kernel says where this process can make no file in the folder.
 Result<> check_may_write(const fs::path& folder);
 void sleep_for_seconds(double seconds);

@@ -13,7 +13,7 @@
 #include "ebb/libswap/publish/temporaries.h"
 #include "ebb/libswap/tree/file_tree.h"
 #include "ebb/libswap/write/write_checkpoint.h"
-#include "tests/libmuon/support/socket_ranks.h"
+#include "tests/libmuon/support/processes.h"
 #include "tests/libmuon/support/world.h"
 
 namespace ebb::soak {

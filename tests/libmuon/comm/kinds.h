@@ -8,7 +8,7 @@
 #include "ebb/libmuon/comm/message_ranks.h"
 #include "tests/libmuon/comm/any_kind.h"
 #include "tests/libmuon/support/mailboxes.h"
-#include "tests/libmuon/support/socket_ranks.h"
+#include "tests/libmuon/support/processes.h"
 
 namespace ebb::libmuon {
 
@@ -40,18 +40,32 @@ struct MessageKind {
   }
 };
 
+inline void run_ranks(std::uint32_t world, std::chrono::milliseconds limit, const RankBody& body,
+                      const Reach& reach) {
+  const auto in_rank = [&](std::unique_ptr<Communicator> comm) {
+    body(*comm);
+    comm.reset();
+    return testing::Test::HasFailure() ? 1 : 0;
+  };
+  const auto answers = test::run_processes(world, limit, in_rank, reach);
+  for (std::uint32_t rank = 0; rank < world; ++rank)
+    EXPECT_EQ(answers[rank], 0) << "rank " << rank << "; what failed stands above";
+}
+
+// Of one machine: words over local sockets, bytes through shared memory.
 struct ProcessKind {
   static void run(std::uint32_t world, std::chrono::milliseconds limit, const RankBody& body) {
-    const auto answers = test::run_processes(world, limit, [&](std::unique_ptr<Communicator> comm) {
-      body(*comm);
-      comm.reset();
-      return testing::Test::HasFailure() ? 1 : 0;
-    });
-    for (std::uint32_t rank = 0; rank < world; ++rank)
-      EXPECT_EQ(answers[rank], 0) << "rank " << rank << "; what failed stands above";
+    run_ranks(world, limit, body, {});
   }
 };
 
-using Kinds = testing::Types<ThreadKind, ProcessKind, MessageKind>;
+// As between machines: two connections a pair.
+struct NetworkKind {
+  static void run(std::uint32_t world, std::chrono::milliseconds limit, const RankBody& body) {
+    run_ranks(world, limit, body, test::across_a_network());
+  }
+};
+
+using Kinds = testing::Types<ThreadKind, ProcessKind, MessageKind, NetworkKind>;
 
 }  // namespace ebb::libmuon

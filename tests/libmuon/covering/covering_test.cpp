@@ -14,7 +14,7 @@
 
 #include "tests/durability/draws.h"
 #include "tests/libmuon/covering/rank_run.h"
-#include "tests/libmuon/support/socket_ranks.h"
+#include "tests/libmuon/support/processes.h"
 #include "tests/libmuon/support/training.h"
 #include "tests/support/mpirun.h"
 #include "tests/support/program.h"
@@ -46,9 +46,13 @@ std::vector<int> run_leg(const Leg& leg) {
         return static_cast<int>(run_threads(leg));
       });
     case RanksAre::sockets:
-      return run_processes(run.ranks, kLimit, [&](std::unique_ptr<Communicator> ranks) {
-        return static_cast<int>(run_process(leg, *ranks));
-      });
+    case RanksAre::network:
+      return run_processes(
+          run.ranks, kLimit,
+          [&](std::unique_ptr<Communicator> ranks) {
+            return static_cast<int>(run_process(leg, *ranks));
+          },
+          run.ranks_are == RanksAre::network ? across_a_network() : libmuon::Reach{});
     case RanksAre::mpi:
       break;
   }

@@ -34,7 +34,8 @@ const std::vector<Refused>& refused() {
 
 const std::vector<NotHere>& not_here() {
   static const std::vector<NotHere> all = {
-      {{{"over MPI", "over sockets"}, {"8 ranks"}}, "more processes than two cores run in time"},
+      {{{"over MPI", "over sockets", "over a network"}, {"8 ranks"}},
+       "more processes than two cores run in time"},
   };
   return all;
 }

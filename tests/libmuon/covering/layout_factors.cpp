@@ -116,6 +116,7 @@ std::vector<FactorOfRuns> factors_of_layout() {
         {"most have none", [](Run& run) { run.absent = Absent::most; }}}},
       {{{"over threads", [](Run& run) { run.ranks_are = RanksAre::threads; }},
         {"over sockets", [](Run& run) { run.ranks_are = RanksAre::sockets; }},
+        {"over a network", [](Run& run) { run.ranks_are = RanksAre::network; }},
         {"over MPI", [](Run& run) { run.ranks_are = RanksAre::mpi; }}}},
   };
 }

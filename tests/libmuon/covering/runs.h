@@ -16,7 +16,7 @@
 
 namespace ebb::test {
 
-enum class RanksAre : std::uint8_t { threads, sockets, mpi };
+enum class RanksAre : std::uint8_t { threads, sockets, network, mpi };
 // Of what paging needs: the least, that and a quarter of the state, everything in memory.
 enum class Budget : std::uint8_t { least, quarter, all };
 enum class Absent : std::uint8_t { none, some, most };  // gradients, in a step

@@ -12,7 +12,7 @@
 #include "ebb/libswap/queue/io_queue.h"
 #include "ebb/libswap/testing/fault_backend.h"
 #include "ebb/libswap/testing/memory_backend.h"
-#include "tests/libmuon/support/socket_ranks.h"
+#include "tests/libmuon/support/processes.h"
 #include "tests/libmuon/support/training.h"
 #include "tests/libmuon/support/world.h"
 #include "tests/support/alarm.h"
