@@ -41,6 +41,7 @@ set(EBB_PUBLIC_HEADERS
   libswap/trace.h libswap/tree/file_tree.h libswap/write/save.h libswap/write/write_checkpoint.h)
 if(EBB_MUON)
   list(APPEND EBB_PUBLIC_HEADERS libmuon/comm/communicator.h libmuon/comm/mpi_ranks.h
+    libmuon/comm/socket_ranks.h
     libmuon/spec/spec.h libmuon/step/engine.h libmuon/step/forecast.h)
 endif()
 install(CODE "set(source \"${PROJECT_SOURCE_DIR}\")

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "ebb/formats/core/units.h"
+
 namespace ebb::libmuon {
 namespace {
 
