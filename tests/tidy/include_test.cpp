@@ -1,5 +1,5 @@
-// Who may include whom: formats <- libswap <- libmuon, tools on the side, system calls in one
-// folder.
+// Who may include whom: formats <- libswap <- libmuon <- bindings, tools on the side, system calls
+// in one folder.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -27,9 +27,11 @@ TEST(Tidy, IncludesFollowTheStraightLine) {
       {"libswap", {"formats", "libswap"}},
       {"libmuon", {"formats", "libswap", "libmuon"}},
       {"tools", {"formats", "libswap", "tools"}},
+      {"bindings", {"formats", "libswap", "libmuon", "bindings"}},
       {"plugins", {"formats", "libswap", "libmuon", "plugins"}},
       {"examples", {"formats", "libswap", "libmuon", "tools", "examples"}},
-      {"tests", {"formats", "libswap", "libmuon", "plugins", "tools", "examples", "tests"}},
+      {"tests",
+       {"formats", "libswap", "libmuon", "bindings", "plugins", "tools", "examples", "tests"}},
   };
   Offenders offenders;
   for (const SourceFile& file : source_files()) {

@@ -37,8 +37,8 @@ std::vector<SourceFile> read_all() {
        {"README.md", "CHANGELOG.md", "CONTRIBUTING.md", "CMakeLists.txt", "dev"}) {
     if (fs::exists(root() / name)) add_file(root() / name, files);
   }
-  for (const char* folder : {".ci", "cmake", "docs", "examples", "formats", "libmuon", "libswap",
-                             "packaging", "plugins", "tests", "tools"}) {
+  for (const char* folder : {".ci", "bindings", "cmake", "docs", "examples", "formats", "libmuon",
+                             "libswap", "packaging", "plugins", "tests", "tools"}) {
     if (!fs::exists(root() / folder)) continue;
     fs::recursive_directory_iterator walk(root() / folder);
     for (auto it = begin(walk); it != end(walk); ++it) {

@@ -1,0 +1,333 @@
+#include <algorithm>
+#include <cmath>
+
+#include "bindings/c/arguments.h"
+#include "bindings/c/guarded.h"
+#include "bindings/c/json.h"
+#include "bindings/c/objects.h"
+#include "bindings/c/trainer_buffers.h"
+
+namespace ebb::c {
+namespace {
+
+using libmuon::Engine;
+using libmuon::StepResult;
+
+// What a call does with the engine that a handle leads to.
+template <typename Body>
+ebb_status with_engine(ebb_engine* handle, const Body& body) noexcept {
+  return guarded([&]() -> Result<> {
+    EBB_TRY_ASSIGN(const auto object, engines().find(handle));
+    return body(*object);
+  });
+}
+
+Result<> check_params(const EngineObject& object, std::span<const uint32_t> params) {
+  for (const uint32_t param : params)
+    if (param >= object.names.size())
+      return Error{Code::usage,
+                   compose("parameter {}: the model has {}", param, object.names.size())};
+  return {};
+}
+
+Result<> check_group(const EngineObject& object, uint32_t group) {
+  if (group < object.groups) return {};
+  return Error{Code::usage, compose("group {}: the model has {}", group, object.groups)};
+}
+
+// Parameters, and a buffer for each.
+struct Pairs {
+  std::span<const uint32_t> params;
+  std::vector<libswap::Buffer> buffers;
+};
+Result<Pairs> pairs_of(const EngineObject& object, const uint32_t* params,
+                       const ebb_buffer* buffers, uint32_t count) {
+  Pairs pairs;
+  EBB_TRY_ASSIGN(pairs.params, array_of(params, count, "params"));
+  EBB_TRY(check_params(object, pairs.params));
+  EBB_TRY_ASSIGN(const auto given, array_of(buffers, count, "the buffers"));
+  for (std::size_t i = 0; i < given.size(); ++i) {
+    EBB_TRY_ASSIGN(const auto one, buffer_of(given[i], object.names[pairs.params[i]]));
+    pairs.buffers.push_back(one);
+  }
+  return pairs;
+}
+
+std::vector<libmuon::StateBuffer> state_buffers(const Pairs& pairs) {
+  std::vector<libmuon::StateBuffer> buffers;
+  for (std::size_t i = 0; i < pairs.params.size(); ++i)
+    buffers.push_back({pairs.params[i], pairs.buffers[i]});
+  return buffers;
+}
+
+Result<> hand_in(Engine& engine, uint32_t param, const libswap::Buffer& gradient, uint8_t kind) {
+  switch (kind) {
+    case EBB_GRADIENT:
+      return engine.gradient_ready(param, gradient);
+    case EBB_NONE_UNTOUCHED:
+      return engine.no_gradient(param, libmuon::WithoutGradient::untouched);
+    case EBB_NONE_ZERO:
+      return engine.no_gradient(param, libmuon::WithoutGradient::zero);
+    case EBB_ADD: {
+      EBB_TRY_ASSIGN(const libswap::Event added, engine.add_gradient(param, gradient));
+      added.wait();
+      return {};
+    }
+    default:
+      return Error{Code::usage, compose("kind {} of a gradient is none", kind)};
+  }
+}
+
+Result<> gradients(EngineObject& object, const uint32_t* params, const ebb_buffer* buffers,
+                   const uint8_t* kinds, uint32_t count) {
+  EBB_TRY_ASSIGN(const auto numbers, array_of(params, count, "params"));
+  EBB_TRY(check_params(object, numbers));
+  EBB_TRY_ASSIGN(const auto given, array_of(buffers, count, "the gradients"));
+  for (uint32_t i = 0; i < count; ++i) {
+    const uint8_t kind = kinds == nullptr ? uint8_t{EBB_GRADIENT} : kinds[i];
+    const bool none = kind == EBB_NONE_UNTOUCHED || kind == EBB_NONE_ZERO;
+    libswap::Buffer gradient;
+    if (!none) {
+      EBB_TRY_ASSIGN(gradient, buffer_of(given[i], object.names[numbers[i]]));
+    }
+    EBB_TRY(hand_in(*object.engine, numbers[i], gradient, kind));
+  }
+  return {};
+}
+
+Result<libmuon::StepArgs> step_args(const ebb_step_args* given) {
+  libmuon::StepArgs args;
+  if (given == nullptr) return args;
+  EBB_TRY_ASSIGN(const ebb_step_args known, sized(given, "the step's arguments"));
+  if (known.inv_scale != 0) args.inv_scale = known.inv_scale;
+  args.max_norm = known.max_norm;
+  return args;
+}
+
+Result<> answer_step(const EngineObject& object, const Result<StepResult>& made,
+                     ebb_step_result* place) {
+  EBB_TRY(made);
+  if (place == nullptr) return {};
+  return answer(place,
+                ebb_step_result{0, made->norm, made->clip, object.engine->step_count(),
+                                made->skipped ? 1 : 0},
+                "the step's result");
+}
+
+Result<> save_to(EngineObject& object, const char* directory) {
+  libmuon::Communicator& ranks = *object.ranks->ranks;
+  const auto path = text_of(directory, "ebb_engine_save_to: directory");
+  EBB_TRY(libswap::agree_all(ranks, path ? Result<>() : Result<>(path.error()), "saving"));
+  EBB_TRY_ASSIGN(auto other, libswap::SwapDirectory::open(*object.io, *path, ranks));
+  EBB_TRY(object.engine->save_to(*other));
+  object.directories.push_back(std::move(other));
+  return {};
+}
+
+Result<> blob(const EngineObject& object, const char* key, void* bytes, uint64_t* size) {
+  EBB_TRY_ASSIGN(const std::string_view name, text_of(key, "ebb_engine_blob: key"));
+  EBB_TRY(check_place(size, "ebb_engine_blob: size"));
+  const ByteVector* const found = object.engine->blob(name);
+  const uint64_t room = std::exchange(*size, found == nullptr ? 0 : found->size());
+  const auto count = static_cast<std::size_t>(std::min(room, *size));
+  if (count == 0) return {};
+  EBB_TRY(check_place(bytes, "ebb_engine_blob: bytes"));
+  std::memcpy(bytes, found->data(), count);
+  return {};
+}
+
+Result<> set_blob(EngineObject& object, const char* key, const void* bytes, uint64_t size) {
+  EBB_TRY_ASSIGN(const std::string_view name, text_of(key, "ebb_engine_set_blob: key"));
+  EBB_TRY_ASSIGN(const auto given, array_of(static_cast<const std::byte*>(bytes), size,
+                                            "ebb_engine_set_blob: bytes"));
+  return object.engine->set_blob(std::string(name), {given.begin(), given.end()});
+}
+
+Result<std::string> about(const EngineObject& object) {
+  const Engine& engine = *object.engine;
+  Json json;
+  json.number("step", engine.step_count());
+  json.text("origin", engine.origin());
+  json.text("store", engine.store_directory().string());
+  json.number("committed_generation", engine.committed_generation());
+  json.number("committed_step", engine.committed_step());
+  json.open_list("groups");
+  for (uint32_t group = 0; group < object.groups; ++group) {
+    EBB_TRY_ASSIGN(const auto settings, engine.group(group));
+    json.open_object();
+    json.text("optimizer", settings.optimizer);
+    json.open_object("settings");
+    for (const auto& [key, value] : settings.settings) json.text(key, value);
+    json.close_object();
+    json.close_object();
+  }
+  json.close_list();
+  return json.whole();
+}
+
+std::string stats(const EngineObject& object) {
+  Json json;
+  for (const libswap::Stat& stat : libmuon::stats_of(object.engine->stats()))
+    std::visit([&](auto value) { json.number(stat.name, value); }, stat.value);
+  return json.whole();
+}
+
+}  // namespace
+}  // namespace ebb::c
+
+using ebb::Result;
+using ebb::c::EngineObject;
+using ebb::c::with_engine;
+
+ebb_status ebb_engine_bind(ebb_engine* engine, const uint32_t* params, const ebb_buffer* weights,
+                           uint32_t count) noexcept {
+  return with_engine(engine, [&](EngineObject& object) -> Result<> {
+    EBB_TRY_ASSIGN(const auto pairs, ebb::c::pairs_of(object, params, weights, count));
+    for (uint32_t i = 0; i < count; ++i)
+      EBB_TRY(object.engine->bind_weights(pairs.params[i], pairs.buffers[i]));
+    return {};
+  });
+}
+
+ebb_status ebb_engine_install_weights(ebb_engine* engine) noexcept {
+  return with_engine(engine, [](EngineObject& object) { return object.engine->install_weights(); });
+}
+
+ebb_status ebb_engine_take_weights(ebb_engine* engine, const uint32_t* params,
+                                   uint32_t count) noexcept {
+  return with_engine(engine, [&](EngineObject& object) -> Result<> {
+    EBB_TRY_ASSIGN(const auto given, ebb::c::array_of(params, count, "params"));
+    return object.engine->take_weights(given);
+  });
+}
+
+ebb_status ebb_engine_gradients(ebb_engine* engine, const uint32_t* params,
+                                const ebb_buffer* gradients, const uint8_t* kinds,
+                                uint32_t count) noexcept {
+  return with_engine(engine, [&](EngineObject& object) {
+    return ebb::c::gradients(object, params, gradients, kinds, count);
+  });
+}
+
+ebb_status ebb_engine_set(ebb_engine* engine, uint32_t group, const char* key,
+                          double value) noexcept {
+  return with_engine(engine, [&](EngineObject& object) -> Result<> {
+    EBB_TRY(ebb::c::check_group(object, group));
+    EBB_TRY_ASSIGN(const std::string_view name, ebb::c::text_of(key, "ebb_engine_set: key"));
+    return object.engine->set(group, name, value);
+  });
+}
+
+ebb_status ebb_engine_step(ebb_engine* engine, const ebb_step_args* args,
+                           ebb_step_result* result) noexcept {
+  return with_engine(engine, [&](EngineObject& object) -> Result<> {
+    EBB_TRY_ASSIGN(const auto known, ebb::c::step_args(args));
+    return ebb::c::answer_step(object, object.engine->step(known), result);
+  });
+}
+
+ebb_status ebb_engine_begin_step(ebb_engine* engine, const ebb_step_args* args,
+                                 ebb_step_result* result) noexcept {
+  return with_engine(engine, [&](EngineObject& object) -> Result<> {
+    EBB_TRY_ASSIGN(const auto known, ebb::c::step_args(args));
+    return ebb::c::answer_step(object, object.engine->begin_step(known), result);
+  });
+}
+
+ebb_status ebb_engine_wait_step(ebb_engine* engine, ebb_step_result* result) noexcept {
+  return with_engine(engine, [&](EngineObject& object) {
+    return ebb::c::answer_step(object, object.engine->wait_step(), result);
+  });
+}
+
+ebb_status ebb_engine_wait_parameter(ebb_engine* engine, uint32_t param) noexcept {
+  return with_engine(engine, [&](EngineObject& object) -> Result<> {
+    EBB_TRY(ebb::c::check_params(object, std::span(&param, 1)));
+    return object.engine->weights_ready(param);
+  });
+}
+
+ebb_status ebb_engine_continue(ebb_engine* engine, ebb_step_result* result) noexcept {
+  return with_engine(engine, [&](EngineObject& object) {
+    return ebb::c::answer_step(object, object.engine->continue_step(), result);
+  });
+}
+
+ebb_status ebb_engine_abandon(ebb_engine* engine) noexcept {
+  return with_engine(engine, [](EngineObject& object) { return object.engine->abandon_step(); });
+}
+
+ebb_status ebb_engine_save_to(ebb_engine* engine, const char* directory) noexcept {
+  return with_engine(engine,
+                     [&](EngineObject& object) { return ebb::c::save_to(object, directory); });
+}
+
+ebb_status ebb_engine_read_state(ebb_engine* engine, const char* state, const uint32_t* params,
+                                 const ebb_buffer* into, uint32_t count) noexcept {
+  return with_engine(engine, [&](EngineObject& object) -> Result<> {
+    EBB_TRY_ASSIGN(const std::string_view name, ebb::c::text_of(state, "the state's name"));
+    EBB_TRY_ASSIGN(const auto pairs, ebb::c::pairs_of(object, params, into, count));
+    return object.engine->read_state(name, ebb::c::state_buffers(pairs));
+  });
+}
+
+ebb_status ebb_engine_write_state(ebb_engine* engine, const char* state, const uint32_t* params,
+                                  const ebb_buffer* from, uint32_t count, int64_t taken) noexcept {
+  return with_engine(engine, [&](EngineObject& object) -> Result<> {
+    EBB_TRY_ASSIGN(const std::string_view name, ebb::c::text_of(state, "the state's name"));
+    EBB_TRY_ASSIGN(const auto pairs, ebb::c::pairs_of(object, params, from, count));
+    std::optional<std::uint64_t> steps;
+    if (taken >= 0) steps = static_cast<std::uint64_t>(taken);
+    return object.engine->write_state(name, ebb::c::state_buffers(pairs), steps);
+  });
+}
+
+ebb_status ebb_engine_snapshot(ebb_engine* engine, int32_t* begun) noexcept {
+  return with_engine(engine, [&](EngineObject& object) -> Result<> {
+    EBB_TRY_ASSIGN(const bool marked, object.engine->snapshot());
+    if (begun != nullptr) *begun = marked ? 1 : 0;
+    return {};
+  });
+}
+
+ebb_status ebb_engine_wait_snapshot(ebb_engine* engine, uint64_t* generation) noexcept {
+  return with_engine(engine, [&](EngineObject& object) -> Result<> {
+    EBB_TRY_ASSIGN(const std::uint64_t committed, object.engine->wait_snapshot());
+    if (generation != nullptr) *generation = committed;
+    return {};
+  });
+}
+
+ebb_status ebb_engine_committed(ebb_engine* engine, uint64_t* generation, uint64_t* step) noexcept {
+  return with_engine(engine, [&](EngineObject& object) -> Result<> {
+    if (generation != nullptr) *generation = object.engine->committed_generation();
+    if (step != nullptr) *step = object.engine->committed_step();
+    if (const ebb::Error* const why = object.engine->snapshot_error()) return *why;
+    return {};
+  });
+}
+
+ebb_status ebb_engine_set_blob(ebb_engine* engine, const char* key, const void* bytes,
+                               uint64_t size) noexcept {
+  return with_engine(
+      engine, [&](EngineObject& object) { return ebb::c::set_blob(object, key, bytes, size); });
+}
+
+ebb_status ebb_engine_blob(ebb_engine* engine, const char* key, void* bytes,
+                           uint64_t* size) noexcept {
+  return with_engine(engine,
+                     [&](EngineObject& object) { return ebb::c::blob(object, key, bytes, size); });
+}
+
+ebb_status ebb_engine_about(ebb_engine* engine, char** json) noexcept {
+  return with_engine(engine, [&](EngineObject& object) -> Result<> {
+    EBB_TRY_ASSIGN(const std::string text, ebb::c::about(object));
+    return ebb::c::answer_text(json, text, "ebb_engine_about: json");
+  });
+}
+
+ebb_status ebb_engine_stats(ebb_engine* engine, char** json) noexcept {
+  return with_engine(engine, [&](EngineObject& object) {
+    return ebb::c::answer_text(json, ebb::c::stats(object), "ebb_engine_stats: json");
+  });
+}

@@ -1,0 +1,13 @@
+// An ebb_model as the engine has it.
+#pragma once
+
+#include "bindings/c/ebb.h"
+#include "ebb/libmuon/step/config.h"
+
+namespace ebb::c {
+
+// For a world of so many ranks; 0: as many as the model's layouts say.
+Result<libmuon::EngineConfig> config_of(const ebb_model* model, uint32_t world);
+Result<DType> dtype_of(int32_t number, std::string_view what);
+
+}  // namespace ebb::c

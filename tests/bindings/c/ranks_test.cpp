@@ -1,0 +1,122 @@
+// Ranks from ebb.h, as threads of this process: what one of them does wrong is an error on all, and
+// a second try is made on new ones.
+#include <gtest/gtest.h>
+
+#include <array>
+#include <thread>
+
+#include "tests/bindings/c/small_model.h"
+#include "tests/support/program.h"
+
+namespace ebb::c {
+namespace {
+
+constexpr std::uint32_t kWorld = 2;
+
+// Runs on each rank, connected; the ranks are closed when it returns.
+template <typename Body>
+void on_ranks(const Body& body) {
+  std::array<ebb_listener*, kWorld> listeners{};
+  std::array<char*, kWorld> addresses{};
+  for (std::uint32_t rank = 0; rank < kWorld; ++rank)
+    ASSERT_EQ(ebb_listener_open(nullptr, &listeners[rank], &addresses[rank]), EBB_DONE);
+  std::vector<std::thread> threads;
+  for (std::uint32_t rank = 0; rank < kWorld; ++rank)
+    threads.emplace_back([&, rank] {
+      ebb_ranks* ranks = nullptr;
+      ASSERT_EQ(ebb_ranks_connect(listeners[rank], rank, kWorld, addresses.data(), 60'000, &ranks),
+                EBB_DONE)
+          << last_message();
+      body(rank, ranks);
+      EXPECT_EQ(ebb_ranks_close(ranks), EBB_DONE) << last_message();
+    });
+  for (std::thread& thread : threads) thread.join();
+  for (char* const address : addresses) ebb_free(address);
+}
+
+TEST(CRanks, TrainTogetherAndAreTheBitsOfOne) {
+  const test_support::ScratchDirectory scratch;
+  SmallModel alone;
+  ebb_ranks* one = nullptr;
+  ebb_engine* engine = nullptr;
+  ASSERT_EQ(ebb_ranks_alone(&one), EBB_DONE);
+  ASSERT_EQ(alone.open(one, scratch / "one", &engine), EBB_DONE) << last_message();
+  for (std::uint64_t step = 0; step < 3; ++step) ASSERT_EQ(alone.step(engine, step), EBB_DONE);
+  ASSERT_EQ(ebb_engine_close(engine), EBB_DONE);
+  ASSERT_EQ(ebb_ranks_close(one), EBB_DONE);
+  on_ranks([&](std::uint32_t, ebb_ranks* ranks) {
+    SmallModel model(kWorld);
+    ebb_engine* mine = nullptr;
+    ASSERT_EQ(model.open(ranks, scratch / "two", &mine), EBB_DONE) << last_message();
+    for (std::uint64_t step = 0; step < 3; ++step)
+      ASSERT_EQ(model.step(mine, step), EBB_DONE) << last_message();
+    EXPECT_EQ(model.weights, alone.weights);
+    EXPECT_EQ(ebb_engine_close(mine), EBB_DONE) << last_message();
+  });
+}
+
+// G11: of embedding.md: after one rank's mistake the next try begins with new ranks.
+TEST(CRanks, AnOpenThatFailedOnOneCanBeTriedAgainOnNewOnes) {
+  const test_support::ScratchDirectory scratch;
+  on_ranks([&](std::uint32_t rank, ebb_ranks* ranks) {
+    SmallModel model(kWorld);
+    ebb_engine* engine = nullptr;
+    if (rank == 1) model.model.budget_bytes = 100;
+    EXPECT_NE(model.open(ranks, scratch / "swap", &engine), EBB_DONE);
+    EXPECT_NE(last_message().find(rank == 1 ? "budget" : "rank 1 failed"), std::string::npos)
+        << last_message();
+    EXPECT_EQ(engine, nullptr);
+  });
+  on_ranks([&](std::uint32_t, ebb_ranks* ranks) {
+    SmallModel model(kWorld);
+    ebb_engine* engine = nullptr;
+    ASSERT_EQ(model.open(ranks, scratch / "swap", &engine), EBB_DONE) << last_message();
+    EXPECT_EQ(model.step(engine, 0), EBB_DONE) << last_message();
+    EXPECT_EQ(ebb_engine_close(engine), EBB_DONE);
+  });
+}
+
+// What a rank could find out alone is still an error of all: nobody waits for it.
+TEST(CRanks, AMistakeInOnesArgumentsIsToldToAll) {
+  const test_support::ScratchDirectory scratch;
+  on_ranks([&](std::uint32_t rank, ebb_ranks* ranks) {
+    SmallModel model(kWorld);
+    ebb_engine* engine = nullptr;
+    if (rank == 1) model.params[2].name = nullptr;
+    EXPECT_NE(model.open(ranks, scratch / "swap", &engine), EBB_DONE);
+    EXPECT_NE(last_message().find(rank == 1 ? "parameter 2: name is NULL" : "rank 1"),
+              std::string::npos)
+        << last_message();
+  });
+}
+
+TEST(CRanks, WhoGivesUpWakesTheOthers) {
+  on_ranks([&](std::uint32_t rank, ebb_ranks* ranks) {
+    std::int64_t smallest = 0;
+    EXPECT_EQ(ebb_ranks_agree(ranks, rank, &smallest), EBB_DONE);
+    EXPECT_EQ(smallest, 0);
+    if (rank == 0) {
+      EXPECT_EQ(ebb_ranks_abort(ranks), EBB_DONE);
+    } else {
+      EXPECT_EQ(ebb_ranks_agree(ranks, rank, &smallest), EBB_PEER);
+      EXPECT_EQ(last_message(), "rank 0 gave up");
+    }
+  });
+}
+
+TEST(CRanks, WhatIsNoAddressIsRefused) {
+  ebb_listener* listener = nullptr;
+  char* address = nullptr;
+  ebb_ranks* ranks = nullptr;
+  ASSERT_EQ(ebb_listener_open(nullptr, &listener, &address), EBB_DONE);
+  const char* const addresses[] = {address, "10.0.0.7"};
+  EXPECT_EQ(ebb_ranks_connect(listener, 0, 2, addresses, 100, &ranks), EBB_USAGE);
+  EXPECT_EQ(last_message(), "the address of rank 1 is none: \"10.0.0.7\"");
+  EXPECT_EQ(ebb_listener_close(listener), EBB_USAGE) << "connecting closed it";
+  EXPECT_EQ(ebb_listener_open("192.0.2.77", &listener, &address), EBB_USAGE);
+  EXPECT_NE(std::string(ebb_last_error()->hint), "");
+  ebb_free(address);
+}
+
+}  // namespace
+}  // namespace ebb::c
