@@ -114,6 +114,8 @@ Result<StatePlan> StatePlan::make(const ModelSpec& model, const PartitionSpec& p
   plan.placement_ = partition.placement;
   EBB_TRY_ASSIGN(const std::vector<ParamClass> classes, classes_of(model, partition));
   EBB_TRY(plan.lay_out(model, partition, classes));
+  if (index_of(rank) >= plan.world())
+    return Error{Code::usage, compose("rank {} in a world of {}", index_of(rank), plan.world())};
   if (plan.placement_ == Placement::shard)
     EBB_TRY(check_block_borders(model, plan.columns_, *plan.shards_));
   for (std::uint32_t i = 0; i < model.params.size(); ++i) {

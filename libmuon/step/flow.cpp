@@ -166,7 +166,8 @@ Result<> Flow::wait_for_out(std::size_t chunk) {
   const libswap::MutexLock lock(mutex_);
   while (out_ <= chunk && under_way_ && !ended_.not_out) changed_.wait(mutex_);
   if (out_ > chunk) return {};
-  return ended_.not_out ? *ended_.not_out : *ended_.why;
+  if (ended_.not_out) return *ended_.not_out;
+  return ended_.why ? *ended_.why : Result<>();  // whole, and of what hands nothing out
 }
 
 std::size_t Flow::next_to_sweep() const {

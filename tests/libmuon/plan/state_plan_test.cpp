@@ -81,6 +81,18 @@ TEST(StatePlan, HoldsEveryElementOfEveryStateOnceOverAllRanks) {
         }
 }
 
+// What a launcher got wrong, say: it ended the program.
+TEST(StatePlan, OfARankOutsideOfTheWorldIsRefused) {
+  for (const Placement placement : {Placement::owner, Placement::shard}) {
+    auto partition = over(2, Policy::zero3);
+    partition.placement = placement;
+    const auto plan = StatePlan::make(model_of_many_shapes(), partition, 4096, Rank{2}, kRoom);
+    ASSERT_FALSE(plan);
+    EXPECT_EQ(plan.error().code, Code::usage);
+    EXPECT_EQ(plan.error().message, "rank 2 in a world of 2");
+  }
+}
+
 // M0 M1 W0 M2 W1 ...: an item's masters come behind its own momentum and the next item's, and
 // before the one after that needs the place of its update.
 TEST(StatePlan, SchedulesTheMastersOfAnItemBehindTheMomentumOfTheNext) {

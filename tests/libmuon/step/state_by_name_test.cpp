@@ -137,6 +137,7 @@ TEST(StateByName, IsWrittenToWhereverItLiesAndStepsGoOnFromIt) {
           value = written(state, param, i);
         });
         EBB_TRY(engine.write_state(state, copied.buffers(), 41));
+        EBB_TRY(engine.weights_ready(0));  // those of the last step
       }
       EBB_TRY_ASSIGN(const Stored stored, rank.stored());
       for (std::uint32_t param = 0; param < setup.model.params.size(); ++param)
