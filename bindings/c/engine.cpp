@@ -1,5 +1,5 @@
 #include <algorithm>
-#include <cmath>
+#include <exception>
 
 #include "bindings/c/arguments.h"
 #include "bindings/c/guarded.h"
@@ -13,12 +13,42 @@ namespace {
 using libmuon::Engine;
 using libmuon::StepResult;
 
+// An exception that passes by leaves the engine, and perhaps the other ranks, in the middle of
+// something: it is over, on all of them.
+class Passage {
+ public:
+  explicit Passage(EngineObject& object) : object_(object) {}
+  ~Passage() {
+    if (std::uncaught_exceptions() <= before_) return;
+    object_.broken = true;
+    object_.ranks->ranks->abort();
+  }
+  Passage(const Passage&) = delete;
+  Passage& operator=(const Passage&) = delete;
+
+ private:
+  EngineObject& object_;
+  const int before_ = std::uncaught_exceptions();
+};
+
 // What a call does with the engine that a handle leads to.
 template <typename Body>
 ebb_status with_engine(ebb_engine* handle, const Body& body) noexcept {
   return guarded([&]() -> Result<> {
     EBB_TRY_ASSIGN(const auto object, engines().find(handle));
+    if (object->broken)
+      return Error{Code::state, "this engine is over: a call ran out of memory in the middle",
+                   "close it and open it again: it goes on at its last snapshot"};
+    const Passage passage(*object);
     return body(*object);
+  });
+}
+
+template <typename Body>
+ebb_status collectively(ebb_engine* handle, const Body& body) noexcept {
+  return with_engine(handle, [&](EngineObject& object) -> Result<> {
+    EBB_TRY_ASSIGN(const CollectiveCall call, CollectiveCall::enter(*object.ranks));
+    return body(object);
   });
 }
 
@@ -176,6 +206,7 @@ std::string stats(const EngineObject& object) {
 }  // namespace ebb::c
 
 using ebb::Result;
+using ebb::c::collectively;
 using ebb::c::EngineObject;
 using ebb::c::with_engine;
 
@@ -190,12 +221,13 @@ ebb_status ebb_engine_bind(ebb_engine* engine, const uint32_t* params, const ebb
 }
 
 ebb_status ebb_engine_install_weights(ebb_engine* engine) noexcept {
-  return with_engine(engine, [](EngineObject& object) { return object.engine->install_weights(); });
+  return collectively(engine,
+                      [](EngineObject& object) { return object.engine->install_weights(); });
 }
 
 ebb_status ebb_engine_take_weights(ebb_engine* engine, const uint32_t* params,
                                    uint32_t count) noexcept {
-  return with_engine(engine, [&](EngineObject& object) -> Result<> {
+  return collectively(engine, [&](EngineObject& object) -> Result<> {
     EBB_TRY_ASSIGN(const auto given, ebb::c::array_of(params, count, "params"));
     return object.engine->take_weights(given);
   });
@@ -220,7 +252,7 @@ ebb_status ebb_engine_set(ebb_engine* engine, uint32_t group, const char* key,
 
 ebb_status ebb_engine_step(ebb_engine* engine, const ebb_step_args* args,
                            ebb_step_result* result) noexcept {
-  return with_engine(engine, [&](EngineObject& object) -> Result<> {
+  return collectively(engine, [&](EngineObject& object) -> Result<> {
     EBB_TRY_ASSIGN(const auto known, ebb::c::step_args(args));
     return ebb::c::answer_step(object, object.engine->step(known), result);
   });
@@ -228,14 +260,14 @@ ebb_status ebb_engine_step(ebb_engine* engine, const ebb_step_args* args,
 
 ebb_status ebb_engine_begin_step(ebb_engine* engine, const ebb_step_args* args,
                                  ebb_step_result* result) noexcept {
-  return with_engine(engine, [&](EngineObject& object) -> Result<> {
+  return collectively(engine, [&](EngineObject& object) -> Result<> {
     EBB_TRY_ASSIGN(const auto known, ebb::c::step_args(args));
     return ebb::c::answer_step(object, object.engine->begin_step(known), result);
   });
 }
 
 ebb_status ebb_engine_wait_step(ebb_engine* engine, ebb_step_result* result) noexcept {
-  return with_engine(engine, [&](EngineObject& object) {
+  return collectively(engine, [&](EngineObject& object) {
     return ebb::c::answer_step(object, object.engine->wait_step(), result);
   });
 }
@@ -248,23 +280,23 @@ ebb_status ebb_engine_wait_parameter(ebb_engine* engine, uint32_t param) noexcep
 }
 
 ebb_status ebb_engine_continue(ebb_engine* engine, ebb_step_result* result) noexcept {
-  return with_engine(engine, [&](EngineObject& object) {
+  return collectively(engine, [&](EngineObject& object) {
     return ebb::c::answer_step(object, object.engine->continue_step(), result);
   });
 }
 
 ebb_status ebb_engine_abandon(ebb_engine* engine) noexcept {
-  return with_engine(engine, [](EngineObject& object) { return object.engine->abandon_step(); });
+  return collectively(engine, [](EngineObject& object) { return object.engine->abandon_step(); });
 }
 
 ebb_status ebb_engine_save_to(ebb_engine* engine, const char* directory) noexcept {
-  return with_engine(engine,
-                     [&](EngineObject& object) { return ebb::c::save_to(object, directory); });
+  return collectively(engine,
+                      [&](EngineObject& object) { return ebb::c::save_to(object, directory); });
 }
 
 ebb_status ebb_engine_read_state(ebb_engine* engine, const char* state, const uint32_t* params,
                                  const ebb_buffer* into, uint32_t count) noexcept {
-  return with_engine(engine, [&](EngineObject& object) -> Result<> {
+  return collectively(engine, [&](EngineObject& object) -> Result<> {
     EBB_TRY_ASSIGN(const std::string_view name, ebb::c::text_of(state, "the state's name"));
     EBB_TRY_ASSIGN(const auto pairs, ebb::c::pairs_of(object, params, into, count));
     return object.engine->read_state(name, ebb::c::state_buffers(pairs));
@@ -273,7 +305,7 @@ ebb_status ebb_engine_read_state(ebb_engine* engine, const char* state, const ui
 
 ebb_status ebb_engine_write_state(ebb_engine* engine, const char* state, const uint32_t* params,
                                   const ebb_buffer* from, uint32_t count, int64_t taken) noexcept {
-  return with_engine(engine, [&](EngineObject& object) -> Result<> {
+  return collectively(engine, [&](EngineObject& object) -> Result<> {
     EBB_TRY_ASSIGN(const std::string_view name, ebb::c::text_of(state, "the state's name"));
     EBB_TRY_ASSIGN(const auto pairs, ebb::c::pairs_of(object, params, from, count));
     std::optional<std::uint64_t> steps;
@@ -283,7 +315,7 @@ ebb_status ebb_engine_write_state(ebb_engine* engine, const char* state, const u
 }
 
 ebb_status ebb_engine_snapshot(ebb_engine* engine, int32_t* begun) noexcept {
-  return with_engine(engine, [&](EngineObject& object) -> Result<> {
+  return collectively(engine, [&](EngineObject& object) -> Result<> {
     EBB_TRY_ASSIGN(const bool marked, object.engine->snapshot());
     if (begun != nullptr) *begun = marked ? 1 : 0;
     return {};
@@ -291,7 +323,7 @@ ebb_status ebb_engine_snapshot(ebb_engine* engine, int32_t* begun) noexcept {
 }
 
 ebb_status ebb_engine_wait_snapshot(ebb_engine* engine, uint64_t* generation) noexcept {
-  return with_engine(engine, [&](EngineObject& object) -> Result<> {
+  return collectively(engine, [&](EngineObject& object) -> Result<> {
     EBB_TRY_ASSIGN(const std::uint64_t committed, object.engine->wait_snapshot());
     if (generation != nullptr) *generation = committed;
     return {};

@@ -1,10 +1,12 @@
 // What handles lead to.
 #pragma once
 
+#include <atomic>
 #include <map>
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "bindings/c/handles.h"
@@ -19,7 +21,26 @@ struct ListenerObject {
 };
 
 struct RanksObject {
+  explicit RanksObject(std::unique_ptr<libmuon::Communicator> made) : ranks(std::move(made)) {}
+
   std::unique_ptr<libmuon::Communicator> ranks;
+  std::atomic<bool> in_call = false;
+};
+
+// A collective call: one at a time for the same ranks, whichever engine it is of. Code::state where
+// another thread is inside of one.
+class CollectiveCall {
+ public:
+  static Result<CollectiveCall> enter(RanksObject& ranks);
+  CollectiveCall(CollectiveCall&& other) noexcept : ranks_(std::exchange(other.ranks_, nullptr)) {}
+  CollectiveCall& operator=(CollectiveCall&&) = delete;
+  ~CollectiveCall() {
+    if (ranks_ != nullptr) ranks_->in_call = false;
+  }
+
+ private:
+  explicit CollectiveCall(RanksObject& ranks) : ranks_(&ranks) {}
+  RanksObject* ranks_;
 };
 
 // Destroyed from the last to the first.
@@ -30,6 +51,7 @@ struct EngineObject {
   std::unique_ptr<libmuon::Engine> engine;
   std::vector<std::string> names;  // of parameters
   std::uint32_t groups = 0;
+  std::atomic<bool> broken = false;  // an exception left one of its calls, who knows where
 };
 
 Handles<ListenerObject>& listeners();

@@ -21,7 +21,7 @@ Result<> open_listener(const char* host, ebb_listener** place, char** address) {
 }
 
 Result<> keep(std::unique_ptr<Communicator> ranks, ebb_ranks** place) {
-  return ranks_handles().add(std::make_shared<RanksObject>(RanksObject{std::move(ranks)}), place);
+  return ranks_handles().add(std::make_shared<RanksObject>(std::move(ranks)), place);
 }
 
 Result<> connect(ebb_listener* handle, uint32_t rank, uint32_t world, const char* const* addresses,
@@ -42,11 +42,19 @@ Result<> connect(ebb_listener* handle, uint32_t rank, uint32_t world, const char
 Result<> agree(ebb_ranks* handle, int64_t mine, int64_t* smallest) {
   EBB_TRY_ASSIGN(const auto object, ranks_handles().find(handle));
   EBB_TRY(check_place(smallest, "ebb_ranks_agree: smallest"));
+  EBB_TRY_ASSIGN(const CollectiveCall call, CollectiveCall::enter(*object));
   EBB_TRY_ASSIGN(*smallest, object->ranks->agree(mine));
   return {};
 }
 
 }  // namespace
+
+Result<CollectiveCall> CollectiveCall::enter(RanksObject& ranks) {
+  if (ranks.in_call.exchange(true))
+    return Error{Code::state, "another thread is inside of a collective call of the same ranks",
+                 "make collective calls from one thread, or one after the other"};
+  return CollectiveCall(ranks);
+}
 
 Handles<ListenerObject>& listeners() {
   static auto* const all = new Handles<ListenerObject>("listener");  // never goes: threads may last

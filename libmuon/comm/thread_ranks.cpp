@@ -10,6 +10,7 @@
 #include "ebb/libmuon/comm/home_ranks.h"
 #include "ebb/libmuon/comm/meeting.h"
 #include "ebb/libswap/sys/mutex.h"
+#include "ebb/libswap/sys/when_memory.h"
 
 namespace ebb::libmuon {
 namespace {
@@ -165,12 +166,14 @@ class Tables {
     end(over_, silent(missing, table.requests[index_of(rank)].brought.verb, limit_));
   }
 
+  // All have come: it has to be decided.
   static void conclude(Table& table) {
     std::vector<Brought> all;
+    libswap::when_memory([&] { all.reserve(table.requests.size()); });
     for (Request& request : table.requests) all.push_back(std::move(request.brought));
-    table.decided = decide(all);
+    libswap::when_memory([&] { table.decided = decide(all); });
     if (table.decided && all.front().verb == Verb::exchange)
-      table.copies = copies_of(table.requests);
+      libswap::when_memory([&] { table.copies = copies_of(table.requests); });
   }
 
   // Receivers copy side by side. Nobody may leave while a peer still reads its memory, not even

@@ -6,6 +6,7 @@
 
 #include "ebb/formats/core/check.h"
 #include "ebb/libswap/sys/mutex.h"
+#include "ebb/libswap/sys/when_memory.h"
 
 namespace ebb::libswap {
 
@@ -32,7 +33,7 @@ void Event::wait() const {
 void Event::then(std::function<void()> next) const {
   if (state_ != nullptr) {
     const MutexLock lock(state_->mutex);
-    if (!state_->passed) return state_->waiting.push_back(std::move(next));
+    if (!state_->passed) return add_when_memory(state_->waiting, std::move(next));
   }
   next();
 }

@@ -206,17 +206,18 @@ void TileCache::start_reads() {
 }
 
 void TileCache::submit_read(std::uint64_t tile) {
-  ++in_flight_;
   const Store::Place place = store_->read_place(tile);
-  io_.submit({.kind = RawOp::Kind::read,
-              .file = place.file,
-              .offset = place.offset,
-              .data = frame_of(tiles_[tile]),
-              .priority = Priority::step,
-              .done = [this, tile, begin = Clock::now()](const Result<>& result) {
-                transferred(Lane::read, tile, begin);
-                read_done(tile, result);
-              }});
+  IoRequest request{.kind = RawOp::Kind::read,
+                    .file = place.file,
+                    .offset = place.offset,
+                    .data = frame_of(tiles_[tile]),
+                    .priority = Priority::step,
+                    .done = [this, tile, begin = Clock::now()](const Result<>& result) {
+                      transferred(Lane::read, tile, begin);
+                      read_done(tile, result);
+                    }};
+  ++in_flight_;  // behind what may find no memory
+  io_.submit(std::move(request));
 }
 
 void TileCache::read_done(std::uint64_t tile, const Result<>& result) {
@@ -379,22 +380,23 @@ Result<> TileCache::submit_write(std::uint64_t number) {
     const TraceSpan span(trace_, rank_, Lane::compute, "checksum");
     store_->seal(write, bytes);
   }
-  {
-    const MutexLock lock(mutex_);
-    ++in_flight_;
-  }
   const Store::Place place = write.place;
   auto done = [this, number, write = std::move(write),
                begin = Clock::now()](const Result<>& result) mutable {
     transferred(Lane::write, number, begin);
     write_done(number, std::move(write), result);
   };
-  io_.submit({.kind = RawOp::Kind::write,
-              .file = place.file,
-              .offset = place.offset,
-              .data = bytes,
-              .priority = Priority::step,
-              .done = std::move(done)});
+  IoRequest request{.kind = RawOp::Kind::write,
+                    .file = place.file,
+                    .offset = place.offset,
+                    .data = bytes,
+                    .priority = Priority::step,
+                    .done = std::move(done)};
+  {
+    const MutexLock lock(mutex_);
+    ++in_flight_;  // behind what may find no memory
+  }
+  io_.submit(std::move(request));
   return {};
 }
 

@@ -10,6 +10,7 @@
 #include "ebb/libswap/sys/posix_backend.h"
 #include "ebb/libswap/sys/process.h"
 #include "ebb/libswap/sys/thread.h"
+#include "ebb/libswap/sys/when_memory.h"
 
 namespace ebb::libswap {
 namespace {
@@ -121,7 +122,7 @@ void IoQueue::submit(IoRequest request) {
   {
     const MutexLock lock(impl_->mutex);
     first = impl_->incoming.empty();
-    impl_->incoming.push_back(std::move(request));
+    add_when_memory(impl_->incoming, std::move(request));
   }
   // A later one finds the wake-up of the first still unanswered.
   if (first && std::this_thread::get_id() != impl_->thread.get_id()) impl_->backend->wake();
@@ -160,10 +161,12 @@ Result<> IoQueue::keep_ready(std::span<std::byte> memory, std::uint64_t unit) {
 }
 
 void IoQueue::let_go(std::span<std::byte> memory) {
-  static_cast<void>(run_there([=](IoBackend& there) -> Result<> {
-    there.let_go(memory);
-    return {};
-  }));
+  when_memory([&] {
+    static_cast<void>(run_there([=](IoBackend& there) -> Result<> {
+      there.let_go(memory);
+      return {};
+    }));
+  });
 }
 
 Result<> IoQueue::sync_data(FileId file) {

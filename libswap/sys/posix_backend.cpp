@@ -15,6 +15,7 @@
 #include "ebb/libswap/sys/errno_error.h"
 #include "ebb/libswap/sys/file_lock.h"
 #include "ebb/libswap/sys/file_size_signal.h"
+#include "ebb/libswap/sys/list_directory.h"
 
 namespace ebb::libswap {
 namespace {
@@ -259,17 +260,7 @@ Result<> PosixBackend::remove(const fs::path& path) {
 }
 
 Result<std::vector<std::string>> PosixBackend::list(const fs::path& directory) {
-  std::error_code code;
-  std::vector<std::string> names;
-  for (fs::directory_iterator entry(directory, code), end; !code && entry != end;
-       entry.increment(code)) {
-    if (names.size() == kMaxEntries)
-      return Error{Code::limit, directory.string() + " has more than 1000000 entries, the limit"};
-    names.push_back(entry->path().filename().string());
-  }
-  if (code) return errno_error(code.value(), "cannot list " + directory.string());
-  std::sort(names.begin(), names.end());
-  return names;
+  return list_directory(directory, kMaxEntries);
 }
 
 Result<bool> PosixBackend::exists(const fs::path& path) {

@@ -16,6 +16,7 @@
 #include "ebb/formats/core/units.h"
 #include "ebb/libswap/sys/errno_error.h"
 #include "ebb/libswap/sys/file_lock.h"
+#include "ebb/libswap/sys/list_directory.h"
 #include "ebb/libswap/sys/mutex.h"
 #include "ebb/libswap/sys/process.h"
 #include "ebb/libswap/tree/caches.h"
@@ -252,32 +253,38 @@ class Listing {
   Result<std::vector<Entry>> take() {
     std::error_code code;
     canonical_ = fs::canonical(root_, code);
-    fs::recursive_directory_iterator at(root_, code);
-    for (const fs::recursive_directory_iterator end; !code && at != end; at.increment(code))
-      EBB_TRY(look_at(*at, at.depth()));
-    if (code) return errno_error(code.value(), "cannot list " + root_.string());
+    EBB_TRY(look_into({}, 0));
     std::ranges::sort(entries_, {}, &Entry::name);
     return std::move(entries_);
   }
 
  private:
-  Result<> look_at(const fs::directory_entry& found, int depth) {
-    const std::string path = found.path().string();
+  // `name`: below the root.
+  Result<> look_into(const fs::path& name, int depth) {
+    EBB_TRY_ASSIGN(const std::vector<std::string> found, list_directory(root_ / name, kMaxEntries));
+    for (const std::string& one : found) EBB_TRY(look_at(name / one, depth));
+    return {};
+  }
+
+  Result<> look_at(const fs::path& name, int depth) {
+    const std::string path = (root_ / name).string();
     struct stat status{};
     if (::lstat(path.c_str(), &status) != 0) return errno_error(errno, "cannot look at " + path);
     const bool link = S_ISLNK(status.st_mode);
     if (link) EBB_TRY(follow(path, status));
-    if (S_ISDIR(status.st_mode)) return look_at_directory(path, depth, link);
+    if (S_ISDIR(status.st_mode)) {
+      EBB_TRY(check_directory(path, depth, link));
+      return look_into(name, depth + 1);
+    }
     if (!S_ISREG(status.st_mode))
       return Error{Code::unsupported, path + " is a device, a socket or a pipe, not a file"};
     if (entries_.size() == kMaxEntries)
       return Error{Code::limit, root_.string() + " has more than 1000000 files, the limit"};
-    const std::string name = found.path().lexically_relative(root_).generic_string();
-    entries_.push_back({name, static_cast<std::uint64_t>(status.st_size)});
+    entries_.push_back({name.generic_string(), static_cast<std::uint64_t>(status.st_size)});
     return {};
   }
 
-  Result<> look_at_directory(const std::string& path, int depth, bool link) const {
+  Result<> check_directory(const std::string& path, int depth, bool link) const {
     if (link)
       return Error{Code::unsupported, path + " is a symbolic link to a directory",
                    "cp -rL " + root_.string() + " COPY"};

@@ -118,7 +118,12 @@ TEST(Tidy, BrokenInvariantsUseCheckNotAssert) {
   EXPECT_TRUE(code_matches("(^|[^_\\w])assert\\s*\\(", everywhere).none());
 }
 
-TEST(Tidy, NothingIsThrown) { EXPECT_TRUE(code_matches("\\bthrow\\b", everywhere).none()); }
+TEST(Tidy, NothingIsThrown) {
+  EXPECT_TRUE(code_matches("\\bthrow\\b", [](const SourceFile& file) {
+                // An operator new has no other way to say that there is no memory.
+                return file.path != "tests/bindings/c/failing_new.cpp";
+              }).none());
+}
 
 // start_thread answers an error and blocks signals; a std::thread of its own does neither.
 TEST(Tidy, ThreadsStartInOnePlace) {

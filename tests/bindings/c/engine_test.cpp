@@ -142,6 +142,7 @@ TEST_F(CEngine, StateGoesOutAndInByName) {
   ASSERT_EQ(ebb_engine_write_state(engine, "momentum_buffer", kMatrices, places.data(), 3, -1),
             EBB_DONE)
       << last_message();
+  EXPECT_EQ(ebb_engine_wait_parameter(engine, 0), EBB_DONE) << last_message();
   Weights again(3, std::vector<float>(24 * 16));
   const auto into = SmallModel::buffers(again);
   ASSERT_EQ(ebb_engine_read_state(engine, "momentum_buffer", kMatrices, into.data(), 3), EBB_DONE);
