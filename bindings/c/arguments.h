@@ -6,6 +6,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "bindings/c/ebb.h"
 #include "ebb/formats/core/result.h"
@@ -53,6 +54,25 @@ Result<T> sized(const T* given, std::string_view what) {
       return Error{Code::unsupported,
                    compose("{} asks, in byte {}, for what this library does not know", what, at),
                    "use the ebb.h that came with the library"};
+  return known;
+}
+
+// An array of structs of the caller's version: one lies as many bytes behind the other as they say.
+template <typename T>
+Result<std::vector<T>> all_sized(const T* first, uint64_t count, std::string_view what,
+                                 std::string_view one) {
+  EBB_TRY(array_of(first, count, what));
+  std::vector<T> known;
+  const auto* at = reinterpret_cast<const char*>(first);
+  for (uint64_t i = 0; i < count; ++i) {
+    const auto* const given = reinterpret_cast<const T*>(at);
+    EBB_TRY_ASSIGN(T next, sized(given, compose("{} {}", one, i)));
+    if (given->size != first->size)
+      return Error{Code::usage, compose("{} {} has {} bytes, and the first {}", one, i, given->size,
+                                        first->size)};
+    known.push_back(next);
+    at += first->size;
+  }
   return known;
 }
 

@@ -10,7 +10,8 @@
  *
  * Structs begin with their size, sizeof(the struct): a shorter one is an older caller's, and what
  * it lacks is what zeros mean; a longer one is a newer caller's, refused (EBB_UNSUPPORTED) unless
- * what this library does not know is zeros. So begin with zeros: ebb_model model = {sizeof model};
+ * what this library does not know is zeros. The structs of an array have one size. So begin with
+ * zeros: ebb_model model = {sizeof model};
  *
  * Handles are not addresses. NULL and closed ones are refused (EBB_USAGE), as are those of another
  * process (EBB_STATE): in a child made by fork() a handle of its parent can be closed, and no more.
@@ -80,7 +81,7 @@ typedef struct ebb_error {
 EBB_API const ebb_error* ebb_last_error(void) EBB_NOEXCEPT;
 
 EBB_API void ebb_free(void* text) EBB_NOEXCEPT;
-/* What was found on this machine, as JSON: version, abi, io_backend and why, processor, presets. */
+/* What was found on this machine, as JSON: version, abi, io_backend and why, presets, formats. */
 EBB_API ebb_status ebb_about(char** json) EBB_NOEXCEPT;
 
 /* --- ranks ------------------------------------------------------------------------------------ */
@@ -177,7 +178,7 @@ typedef struct ebb_on_axis {
 typedef struct ebb_partition {
   uint64_t size;
   const char* name;
-  ebb_layout gradients, weights;
+  const ebb_layout *gradients, *weights;
   const char* const* shards; /* axes that they are cut over; the last is the fastest */
   const char* const* copies; /* axes at each place of which they are the same */
   uint32_t shard_count, copy_count;
@@ -204,7 +205,7 @@ typedef struct ebb_model {
   const ebb_param* params; /* in the order of the forward pass */
   const ebb_group* groups;
   uint32_t param_count, group_count;
-  ebb_layout gradients, weights;
+  const ebb_layout *gradients, *weights;
   const ebb_axis* axes;
   const ebb_partition* partitions;
   uint32_t axis_count, partition_count;
@@ -260,7 +261,7 @@ typedef struct ebb_start {
   uint32_t source_count;
   int32_t begin, old_store;
   const char* checkpoint; /* NULL, or one to begin from, of any format that Ebb reads */
-  /* NULL, or the store that is meant, as ebb_engine_about() gives it: 32 hex digits. */
+  /* NULL, or the store that is meant: 32 hex digits, "store_id" of ebb_engine_about(). */
   const char* expected_store;
   int64_t expected_generation, expected_step; /* 0: any; else one more than what is expected */
   /* A buffer a parameter, borrowed until the engine is closed: where new weights go, in the pieces
@@ -355,7 +356,8 @@ EBB_API ebb_status ebb_engine_set_blob(ebb_engine* engine, const char* key, cons
 EBB_API ebb_status ebb_engine_blob(ebb_engine* engine, const char* key, void* bytes,
                                    uint64_t* size) EBB_NOEXCEPT;
 
-/* Local. As JSON: step, origin, store, generation, groups with all their settings; counters. */
+/* Local. As JSON: step, origin, store, store_id, committed_generation, committed_step, groups with
+ * all their settings; counters. */
 EBB_API ebb_status ebb_engine_about(ebb_engine* engine, char** json) EBB_NOEXCEPT;
 EBB_API ebb_status ebb_engine_stats(ebb_engine* engine, char** json) EBB_NOEXCEPT;
 

@@ -6,6 +6,7 @@
 #include "bindings/c/json.h"
 #include "bindings/c/objects.h"
 #include "bindings/c/trainer_buffers.h"
+#include "ebb/formats/native/store_files.h"
 
 namespace ebb::c {
 namespace {
@@ -179,6 +180,9 @@ Result<std::string> about(const EngineObject& object) {
   json.number("step", engine.step_count());
   json.text("origin", engine.origin());
   json.text("store", engine.store_directory().string());
+  const auto store =
+      formats::native::store_in_directory_name(engine.store_directory().filename().string());
+  if (store) json.text("store_id", formats::native::to_string(*store));
   json.number("committed_generation", engine.committed_generation());
   json.number("committed_step", engine.committed_step());
   json.open_list("groups");

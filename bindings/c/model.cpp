@@ -43,8 +43,8 @@ Result<std::vector<std::string>> texts_of(const char* const* texts, uint32_t cou
 }
 
 // A rank of the world has one place in it: of `ranks` of them, where it is said how many.
-Result<Layout::Spec> layout_of(const ebb_layout& given, uint32_t ranks, std::string_view what) {
-  EBB_TRY_ASSIGN(const ebb_layout layout, sized(&given, what));
+Result<Layout::Spec> layout_of(const ebb_layout* given, uint32_t ranks, std::string_view what) {
+  EBB_TRY_ASSIGN(const ebb_layout layout, sized(given, what));
   Layout::Spec spec;
   EBB_TRY_ASSIGN(spec.policy,
                  choice(layout.policy,
@@ -84,8 +84,7 @@ Result<GroupSpec> with_settings(Spec spec, std::span<const ebb_setting> settings
   return GroupSpec(std::move(spec));
 }
 
-Result<GroupSpec> group_of(const ebb_group& given, std::string_view what) {
-  EBB_TRY_ASSIGN(const ebb_group group, sized(&given, what));
+Result<GroupSpec> group_of(const ebb_group& group, std::string_view what) {
   EBB_TRY_ASSIGN(const auto settings,
                  array_of(group.settings, group.setting_count, compose("{}: settings", what)));
   EBB_TRY_ASSIGN(const std::string_view optimizer,
@@ -104,8 +103,7 @@ Result<GroupSpec> group_of(const ebb_group& given, std::string_view what) {
   return with_settings(std::move(spec), settings, what);
 }
 
-Result<libmuon::ParamSpec> param_of(const ebb_param& given, std::string_view what) {
-  EBB_TRY_ASSIGN(const ebb_param param, sized(&given, what));
+Result<libmuon::ParamSpec> param_of(const ebb_param& param, std::string_view what) {
   libmuon::ParamSpec spec;
   EBB_TRY_ASSIGN(spec.name, text_of(param.name, compose("{}: name", what)));
   EBB_TRY_ASSIGN(const auto shape,
@@ -128,8 +126,7 @@ Result<libmuon::ParamSpec> param_of(const ebb_param& given, std::string_view wha
   return spec;
 }
 
-Result<libmuon::AxisPartition> partition_of(const ebb_partition& given, std::string_view what) {
-  EBB_TRY_ASSIGN(const ebb_partition part, sized(&given, what));
+Result<libmuon::AxisPartition> partition_of(const ebb_partition& part, std::string_view what) {
   libmuon::AxisPartition partition;
   EBB_TRY_ASSIGN(partition.name, text_of(part.name, compose("{}: name", what)));
   EBB_TRY_ASSIGN(const auto shards,
@@ -171,8 +168,8 @@ Result<libmuon::PartitionSpec> cut_of(const ebb_model& model, uint32_t world) {
   EBB_TRY_ASSIGN(cut.hand_in,
                  choice(model.hand_in, {HandIn::reduced, HandIn::added, HandIn::partial},
                         "the model's hand_in"));
-  EBB_TRY_ASSIGN(const auto parts,
-                 array_of(model.partitions, model.partition_count, "the model's partitions"));
+  EBB_TRY_ASSIGN(const auto parts, all_sized(model.partitions, model.partition_count,
+                                             "the model's partitions", "partition"));
   for (const ebb_partition& part : parts) {
     EBB_TRY_ASSIGN(auto partition, partition_of(part, compose("partition {}", &part - &parts[0])));
     cut.parts.push_back(std::move(partition));
@@ -209,13 +206,13 @@ Result<decltype(EngineConfig::tiers)> tiers_of(std::span<const ebb_setting> give
 Result<libmuon::ModelSpec> parameters_of(const ebb_model& model) {
   libmuon::ModelSpec spec;
   EBB_TRY_ASSIGN(const auto groups,
-                 array_of(model.groups, model.group_count, "the model's groups"));
+                 all_sized(model.groups, model.group_count, "the model's groups", "group"));
   for (const ebb_group& group : groups) {
     EBB_TRY_ASSIGN(auto made, group_of(group, compose("group {}", &group - &groups[0])));
     spec.groups.push_back(std::move(made));
   }
   EBB_TRY_ASSIGN(const auto params,
-                 array_of(model.params, model.param_count, "the model's params"));
+                 all_sized(model.params, model.param_count, "the model's params", "parameter"));
   for (const ebb_param& param : params) {
     EBB_TRY_ASSIGN(auto made, param_of(param, compose("parameter {}", &param - &params[0])));
     spec.params.push_back(std::move(made));

@@ -63,7 +63,7 @@ static void train(ebb_ranks* ranks, uint32_t rank, const char* directory) {
                               {.size = sizeof(ebb_param), .name = "b", .shape = shape_b, .ndim = 2}};
   const ebb_layout whole = {.size = sizeof whole, .policy = EBB_REPLICATED, .shard_world = WORLD};
   const ebb_model model = {.size = sizeof model, .params = params, .groups = &muon, .param_count = 2,
-                           .group_count = 1, .gradients = whole, .weights = whole,
+                           .group_count = 1, .gradients = &whole, .weights = &whole,
                            .hand_in = EBB_PARTIAL_SUMS, /* the engine adds the ranks' parts */
                            .budget_bytes = 1 << 20, .tile_bytes = 4096};
   const ebb_buffer weights[] = {{A, HIDDEN * IN, EBB_F32, -1, NULL}, {B, OUT * HIDDEN, EBB_F32, -1, NULL}};

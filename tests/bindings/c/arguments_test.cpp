@@ -44,9 +44,10 @@ TEST(CArguments, AreRefusedByName) {
        [](SmallModel& m) { m.groups[0].settings = kNoValue, m.groups[0].setting_count = 1; }},
       {"moonlihgt", [](SmallModel& m) { m.groups[0].preset = "moonlihgt"; }},
       {"the model's gradients: policy = 9 is none of its values",
-       [](SmallModel& m) { m.model.gradients.policy = 9; }},
-      {"the model's weights says that it has 0 bytes",
-       [](SmallModel& m) { m.model.weights.size = 0; }},
+       [](SmallModel& m) { m.layout.policy = 9; }},
+      {"the model's gradients says that it has 0 bytes", [](SmallModel& m) { m.layout.size = 0; }},
+      {"the model's weights is NULL", [](SmallModel& m) { m.model.weights = nullptr; }},
+      {"group 1 has 32 bytes, and the first 40", [](SmallModel& m) { m.groups[1].size = 32; }},
       {"the model's placement = -1 is none of its values",
        [](SmallModel& m) { m.model.placement = -1; }},
       {"the model's hand_in = 3 is none of its values", [](SmallModel& m) { m.model.hand_in = 3; }},
@@ -83,6 +84,21 @@ TEST(CArguments, AnOlderCallersStructIsReadAsFarAsItGoes) {
               m.model.size = offsetof(ebb_model, chunk_bytes);
             }),
             EBB_DONE)
+      << last_message();
+}
+
+// Its arrays lie as it was compiled.
+TEST(CArguments, AnOlderCallersArrayIsReadInItsOwnSteps) {
+  struct OlderGroup {
+    std::uint64_t size;
+    const char* optimizer;
+    const char* preset;
+  };
+  static constexpr OlderGroup kGroups[] = {{sizeof(OlderGroup), "muon", nullptr},
+                                           {sizeof(OlderGroup), "adamw", nullptr}};
+  EXPECT_EQ(
+      planned([](SmallModel& m) { m.model.groups = reinterpret_cast<const ebb_group*>(kGroups); }),
+      EBB_DONE)
       << last_message();
 }
 

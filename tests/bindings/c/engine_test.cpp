@@ -102,6 +102,29 @@ TEST_F(CEngine, TrainsWithTheBitsOfTheCppEngineAndResumes) {
   EXPECT_EQ(second.weights, trained_in_cpp(scratch_ / "cpp", 7));
 }
 
+TEST_F(CEngine, AStoreThatIsExpectedIsNamedAsItIsTold) {
+  SmallModel model;
+  ebb_engine* engine = opened(model);
+  const std::string said = about(engine), key = "\"store_id\":\"";
+  const std::string id = said.substr(said.find(key) + key.size(), 32);
+  ASSERT_EQ(ebb_engine_close(engine), EBB_DONE) << last_message();
+  const auto places = SmallModel::buffers(model.weights);
+  const std::string directory = scratch_ / "swap";
+  ebb_start start = {};
+  start.size = sizeof(start);
+  start.directory = directory.c_str();
+  start.weights = places.data();
+  start.expected_store = id.c_str();
+  ASSERT_EQ(ebb_engine_open(&model.model, ranks_, &start, &engine), EBB_DONE) << last_message();
+  ASSERT_EQ(ebb_engine_close(engine), EBB_DONE) << last_message();
+  const std::string other(32, 'a');
+  start.expected_store = other.c_str();
+  EXPECT_EQ(ebb_engine_open(&model.model, ranks_, &start, &engine), EBB_STATE);
+  EXPECT_NE(last_message().find("store " + other + " was expected"), std::string::npos);
+  start.expected_store = "the last one";
+  EXPECT_NE(ebb_engine_open(&model.model, ranks_, &start, &engine), EBB_DONE);
+}
+
 TEST_F(CEngine, AStepInTwoCallsIsTheSameStep) {
   SmallModel one, two;
   ebb_engine* const plain = opened(one, "plain");
@@ -203,8 +226,7 @@ TEST_F(CEngine, SavesToAnotherFolderAndGoesOnThere) {
 
 TEST_F(CEngine, PlansAndPiecesAreTheEnginesOwn) {
   SmallModel model;
-  model.model.gradients = {sizeof(ebb_layout), EBB_ROWS, 0, 0, 0, nullptr, nullptr, 0, 0};
-  model.model.weights = model.model.gradients;
+  model.layout = {sizeof(ebb_layout), EBB_ROWS, 0, 0, 0, nullptr, nullptr, 0, 0};
   ebb_plan plan = {};
   plan.size = sizeof(plan);
   ASSERT_EQ(ebb_model_plan(&model.model, 1, 3, &plan), EBB_DONE) << last_message();
@@ -240,15 +262,15 @@ TEST_F(CEngine, APieceOfColumnsIsOneBox) {
   ebb_partition part = {};
   part.size = sizeof(part);
   part.name = "columns";
-  part.gradients = {sizeof(ebb_layout), EBB_ROWS, 0, 0, 0, nullptr, nullptr, 0, 0};
-  part.weights = part.gradients;
+  const ebb_layout rows = {sizeof(ebb_layout), EBB_ROWS, 0, 0, 0, nullptr, nullptr, 0, 0};
+  part.gradients = part.weights = &rows;
   part.shards = kShards;
   part.shard_count = 1;
   model.model.axes = kAxes;
   model.model.axis_count = 2;
   model.model.partitions = &part;
   model.model.partition_count = 1;
-  model.model.gradients.shard_world = model.model.weights.shard_world = 0;
+  model.layout.shard_world = 0;
   for (ebb_param& param : model.params) {
     if (param.ndim != 2) continue;
     param.partition = "columns";

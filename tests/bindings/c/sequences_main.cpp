@@ -243,10 +243,12 @@ std::span<const Caller::Named> Caller::others() {
          if (c.one_in(3)) model.budget_bytes = c.below(100'000);
          if (c.one_in(3)) model.tile_bytes = c.below(9000);
          if (c.one_in(3)) model.placement = static_cast<std::int32_t>(c.below(3));
-         if (c.one_in(3)) model.gradients.policy = static_cast<std::int32_t>(c.below(9));
-         if (c.one_in(3)) model.gradients.shard_world = static_cast<std::uint32_t>(c.below(4));
-         if (c.one_in(3)) model.gradients.replicas = static_cast<std::uint32_t>(c.below(3));
-         if (c.one_in(3)) model.weights = model.gradients;
+         ebb_layout layout = c.life_.model.layout;
+         if (c.one_in(3)) layout.policy = static_cast<std::int32_t>(c.below(9));
+         if (c.one_in(3)) layout.shard_world = c.below(4);
+         if (c.one_in(3)) layout.replicas = c.below(3);
+         if (c.one_in(3)) model.gradients = &layout;
+         if (c.one_in(3)) model.weights = c.one_in(9) ? nullptr : &layout;
          return ebb_model_plan(&model, c.below(3), c.below(4), &plan);
        }},
       {"ebb_model_pieces",

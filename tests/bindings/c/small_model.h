@@ -17,6 +17,7 @@ struct SmallModel {
   ebb_group groups[2] = {{sizeof(ebb_group), "muon", nullptr, settings, 2},
                          {sizeof(ebb_group), "adamw", nullptr, settings, 1}};
   ebb_param params[kParams] = {};
+  ebb_layout layout = {};  // of gradients and weights
   ebb_model model = {};
   std::vector<std::vector<float>> weights, gradients;
 
@@ -39,8 +40,8 @@ struct SmallModel {
     model.groups = groups;
     model.param_count = kParams;
     model.group_count = 2;
-    model.gradients = {sizeof(ebb_layout), EBB_REPLICATED, world, 1, 1, nullptr, nullptr, 0, 0};
-    model.weights = model.gradients;
+    layout = {sizeof(ebb_layout), EBB_REPLICATED, world, 1, 1, nullptr, nullptr, 0, 0};
+    model.gradients = model.weights = &layout;
     model.budget_bytes = 1 << 20;
     model.tile_bytes = 4096;
   }
