@@ -42,7 +42,8 @@ Result<T> sized(const T* given, std::string_view what) {
   if (given == nullptr) return missing(what);
   const uint64_t size = given->size;
   constexpr uint64_t kMost = 1 << 16;
-  if (size < sizeof(given->size) || size > kMost)
+  // Cut inside of a pointer, say, is no version of it.
+  if (size < sizeof(given->size) || size > kMost || size % alignof(T) != 0)
     return Error{Code::usage, compose("{} says that it has {} bytes", what, size),
                  "begin with: {sizeof the struct}"};
   T known{};

@@ -54,6 +54,7 @@ TEST(CArguments, AreRefusedByName) {
       {"the axes have 0 ranks",
        [](SmallModel& m) { m.model.axes = kAxes, m.model.axis_count = 1; }},
       {"the model says that it has 3 bytes", [](SmallModel& m) { m.model.size = 3; }},
+      {"the model says that it has 44 bytes", [](SmallModel& m) { m.model.size = 44; }},
       {"parameter 2 says that it has 0 bytes", [](SmallModel& m) { m.params[2].size = 0; }},
       {"group 7", [](SmallModel& m) { m.params[2].group = 7; }},
       {"the model's dtypes is NULL", [](SmallModel& m) { m.model.dtype_count = 1; }},

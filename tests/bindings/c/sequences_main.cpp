@@ -62,7 +62,7 @@ class Caller {
   Caller(const Life& life, std::uint64_t seed) : life_(life), draw_(seed) {}
 
   void call_any() {
-    const auto all = one_in(3) ? others() : steps();
+    const auto all = one_in(3) ? others() : one_in(3) ? states() : steps();
     const auto& call = all[draw_() % all.size()];
     const bool fails = failing() && one_in(6);
     if (fails) fail_allocation(1 + draw_() % (one_in(2) ? 20 : 400), *failing());
@@ -81,8 +81,9 @@ class Caller {
     const char* name;
     ebb_status (*made)(Caller&);
   };
-  // Of steps and what they need; of the rest.
+  // Of steps and what they need; of state; of the rest.
   static std::span<const Named> steps();
+  static std::span<const Named> states();
   static std::span<const Named> others();
 
   std::uint32_t below(std::uint32_t n) { return static_cast<std::uint32_t>(draw_() % n); }
@@ -169,10 +170,29 @@ std::span<const Caller::Named> Caller::steps() {
        [](Caller& c) { return ebb_engine_install_weights(c.engine()); }},
       {"ebb_engine_take_weights",
        [](Caller& c) { return ebb_engine_take_weights(c.engine(), c.params(), c.count()); }},
+  };
+  return kAll;
+}
+
+std::span<const Caller::Named> Caller::states() {
+  static constexpr Named kAll[] = {
       {"ebb_engine_read_state",
        [](Caller& c) {
          return ebb_engine_read_state(c.engine(), c.state(), c.params(), c.buffers(c.state_),
                                       c.count());
+       }},
+      {"ebb_engine_set_blob",
+       [](Caller& c) {
+         const char bytes[16] = "fifteen letters";
+         return ebb_engine_set_blob(c.engine(), c.text({"a", "b", ""}),
+                                    c.one_in(9) ? nullptr : bytes, c.below(16));
+       }},
+      {"ebb_engine_blob",
+       [](Caller& c) {
+         char bytes[8];
+         std::uint64_t size = c.below(9);
+         return ebb_engine_blob(c.engine(), c.text({"a", "b"}), c.one_in(9) ? nullptr : bytes,
+                                c.one_in(9) ? nullptr : &size);
        }},
       {"ebb_engine_write_state",
        [](Caller& c) {
@@ -202,19 +222,6 @@ std::span<const Caller::Named> Caller::others() {
        [](Caller& c) {
          std::uint64_t step = 0;
          return ebb_engine_committed(c.engine(), nullptr, &step);
-       }},
-      {"ebb_engine_set_blob",
-       [](Caller& c) {
-         const char bytes[16] = "fifteen letters";
-         return ebb_engine_set_blob(c.engine(), c.text({"a", "b", ""}),
-                                    c.one_in(9) ? nullptr : bytes, c.below(16));
-       }},
-      {"ebb_engine_blob",
-       [](Caller& c) {
-         char bytes[8];
-         std::uint64_t size = c.below(9);
-         return ebb_engine_blob(c.engine(), c.text({"a", "b"}), c.one_in(9) ? nullptr : bytes,
-                                c.one_in(9) ? nullptr : &size);
        }},
       {"ebb_engine_about",
        [](Caller& c) {
