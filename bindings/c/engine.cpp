@@ -32,9 +32,9 @@ class Passage {
   const int before_ = std::uncaught_exceptions();
 };
 
-// What a call does with the engine that a handle leads to.
+// What a call does with the engine that a handle leads to, from any thread.
 template <typename Body>
-ebb_status with_engine(ebb_engine* handle, const Body& body) noexcept {
+ebb_status beside_others(ebb_engine* handle, const Body& body) noexcept {
   return guarded([&]() -> Result<> {
     EBB_TRY_ASSIGN(const auto object, engines().find(handle));
     if (object->broken)
@@ -44,11 +44,17 @@ ebb_status with_engine(ebb_engine* handle, const Body& body) noexcept {
     return body(*object);
   });
 }
-
+template <typename Body>
+ebb_status with_engine(ebb_engine* handle, const Body& body) noexcept {
+  return beside_others(handle, [&](EngineObject& object) -> Result<> {
+    EBB_TRY_ASSIGN(const OnlyCall call, OnlyCall::enter(object.in_call, "engine"));
+    return body(object);
+  });
+}
 template <typename Body>
 ebb_status collectively(ebb_engine* handle, const Body& body) noexcept {
   return with_engine(handle, [&](EngineObject& object) -> Result<> {
-    EBB_TRY_ASSIGN(const CollectiveCall call, CollectiveCall::enter(*object.ranks));
+    EBB_TRY_ASSIGN(const OnlyCall call, collective_call(*object.ranks));
     return body(object);
   });
 }
@@ -210,6 +216,7 @@ std::string stats(const EngineObject& object) {
 }  // namespace ebb::c
 
 using ebb::Result;
+using ebb::c::beside_others;
 using ebb::c::collectively;
 using ebb::c::EngineObject;
 using ebb::c::with_engine;
@@ -240,7 +247,7 @@ ebb_status ebb_engine_take_weights(ebb_engine* engine, const uint32_t* params,
 ebb_status ebb_engine_gradients(ebb_engine* engine, const uint32_t* params,
                                 const ebb_buffer* gradients, const uint8_t* kinds,
                                 uint32_t count) noexcept {
-  return with_engine(engine, [&](EngineObject& object) {
+  return beside_others(engine, [&](EngineObject& object) {
     return ebb::c::gradients(object, params, gradients, kinds, count);
   });
 }
@@ -277,7 +284,7 @@ ebb_status ebb_engine_wait_step(ebb_engine* engine, ebb_step_result* result) noe
 }
 
 ebb_status ebb_engine_wait_parameter(ebb_engine* engine, uint32_t param) noexcept {
-  return with_engine(engine, [&](EngineObject& object) -> Result<> {
+  return beside_others(engine, [&](EngineObject& object) -> Result<> {
     EBB_TRY(ebb::c::check_params(object, std::span(&param, 1)));
     return object.engine->weights_ready(param);
   });

@@ -27,21 +27,25 @@ struct RanksObject {
   std::atomic<bool> in_call = false;
 };
 
-// A collective call: one at a time for the same ranks, whichever engine it is of. Code::state where
-// another thread is inside of one.
-class CollectiveCall {
+// A call that no other thread's may be beside: a collective one of the same ranks, whichever engine
+// it is of; or one of the same engine. Code::state while another thread is inside of one.
+class OnlyCall {
  public:
-  static Result<CollectiveCall> enter(RanksObject& ranks);
-  CollectiveCall(CollectiveCall&& other) noexcept : ranks_(std::exchange(other.ranks_, nullptr)) {}
-  CollectiveCall& operator=(CollectiveCall&&) = delete;
-  ~CollectiveCall() {
-    if (ranks_ != nullptr) ranks_->in_call = false;
+  // `what`: what both are of; a literal.
+  static Result<OnlyCall> enter(std::atomic<bool>& in_call, std::string_view what);
+  OnlyCall(OnlyCall&& other) noexcept : in_call_(std::exchange(other.in_call_, nullptr)) {}
+  OnlyCall& operator=(OnlyCall&&) = delete;
+  ~OnlyCall() {
+    if (in_call_ != nullptr) *in_call_ = false;
   }
 
  private:
-  explicit CollectiveCall(RanksObject& ranks) : ranks_(&ranks) {}
-  RanksObject* ranks_;
+  explicit OnlyCall(std::atomic<bool>& in_call) : in_call_(&in_call) {}
+  std::atomic<bool>* in_call_;
 };
+inline Result<OnlyCall> collective_call(RanksObject& ranks) {
+  return OnlyCall::enter(ranks.in_call, "ranks, a collective one");
+}
 
 // Destroyed from the last to the first.
 struct EngineObject {
@@ -51,6 +55,7 @@ struct EngineObject {
   std::unique_ptr<libmuon::Engine> engine;
   std::vector<std::string> names;  // of parameters
   std::uint32_t groups = 0;
+  std::atomic<bool> in_call = false;
   std::atomic<bool> broken = false;  // an exception left one of its calls, who knows where
 };
 

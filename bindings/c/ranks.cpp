@@ -42,18 +42,17 @@ Result<> connect(ebb_listener* handle, uint32_t rank, uint32_t world, const char
 Result<> agree(ebb_ranks* handle, int64_t mine, int64_t* smallest) {
   EBB_TRY_ASSIGN(const auto object, ranks_handles().find(handle));
   EBB_TRY(check_place(smallest, "ebb_ranks_agree: smallest"));
-  EBB_TRY_ASSIGN(const CollectiveCall call, CollectiveCall::enter(*object));
+  EBB_TRY_ASSIGN(const OnlyCall call, collective_call(*object));
   EBB_TRY_ASSIGN(*smallest, object->ranks->agree(mine));
   return {};
 }
 
 }  // namespace
 
-Result<CollectiveCall> CollectiveCall::enter(RanksObject& ranks) {
-  if (ranks.in_call.exchange(true))
-    return Error{Code::state, "another thread is inside of a collective call of the same ranks",
-                 "make collective calls from one thread, or one after the other"};
-  return CollectiveCall(ranks);
+Result<OnlyCall> OnlyCall::enter(std::atomic<bool>& in_call, std::string_view what) {
+  if (!in_call.exchange(true)) return OnlyCall(in_call);
+  return Error{Code::state, compose("another thread is inside of a call of the same {}", what),
+               "make these calls from one thread, or one after the other"};
 }
 
 Handles<ListenerObject>& listeners() {

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <array>
+#include <atomic>
 #include <thread>
 
 #include "tests/bindings/c/small_model.h"
@@ -103,6 +104,28 @@ TEST(CRanks, WhoGivesUpWakesTheOthers) {
       EXPECT_EQ(last_message(), "rank 0 gave up");
     }
   });
+}
+
+// Whoever comes second is refused; it would take what the first one waits for.
+TEST(CRanks, TwoThreadsOfARankAreNotInsideTogether) {
+  std::atomic<int> refused = 0, done = 0;
+  on_ranks([&](std::uint32_t rank, ebb_ranks* ranks) {
+    const auto agree = [&] {
+      std::int64_t smallest = 0;
+      const ebb_status status = ebb_ranks_agree(ranks, rank, &smallest);
+      ++(status == EBB_STATE ? refused : done);
+    };
+    if (rank == 0) {
+      std::thread other(agree);
+      agree();
+      other.join();
+    } else {
+      while (refused == 0) std::this_thread::yield();
+      agree();
+    }
+  });
+  EXPECT_EQ(refused, 1);
+  EXPECT_EQ(done, 2);
 }
 
 TEST(CRanks, WhatIsNoAddressIsRefused) {
