@@ -138,7 +138,7 @@ class Caller {
   std::uint32_t params_[8] = {};
   ebb_buffer buffers_[8] = {};
   // Of its own: another thread's may be borrowed by a step.
-  std::vector<std::vector<float>> state_ = life_.model.weights;
+  std::vector<std::vector<float>> state_ = SmallModel().weights;
 };
 
 std::span<const Caller::Named> Caller::steps() {
