@@ -7,6 +7,7 @@
 #include <thread>
 
 #include "tests/bindings/c/small_model.h"
+#include "tests/support/alarm.h"
 #include "tests/support/program.h"
 
 namespace ebb::c {
@@ -120,7 +121,8 @@ TEST(CRanks, TwoThreadsOfARankAreNotInsideTogether) {
       agree();
       other.join();
     } else {
-      while (refused == 0) std::this_thread::yield();
+      const test_support::Alarm alarm(std::chrono::seconds(20));  // both are inside
+      while (refused == 0 && !alarm.rang()) std::this_thread::yield();
       agree();
     }
   });

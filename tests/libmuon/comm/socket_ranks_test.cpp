@@ -226,8 +226,10 @@ void expect_refused(const Result<Ranks>& ranks, Code code, const std::string& me
 }
 
 TEST_P(SocketRanks, WhoDoesNotComeIsNamed) {
+  const Alarm twice(2 * kLimit);
   expect_refused(alone(listening(4, reach()), 1), Code::peer,
                  "ranks 0, 2, 3 did not connect with rank 1 within 400 ms, which is the limit");
+  EXPECT_FALSE(twice.rang());
 }
 
 TEST_P(SocketRanks, WhoIsGoneBeforeItIsConnectedIsNamed) {
