@@ -270,7 +270,7 @@ TEST_P(SocketRanks, StrangersAtTheDoorTakeNobodysPlace) {
   ASSERT_TRUE(address);
   std::string almost = address->asked;
   almost.back() = almost.back() == '0' ? '1' : '0';
-  const std::string from_1(8, '\1');
+  const std::string from_1("\1\0\0\0\0\0\0\0", 8);  // its words
   std::vector<libswap::Descriptor> strangers;
   for (const std::string& said :
        {std::string(), std::string("GET / HTTP/1.1\r\n"), std::string(4000, 'x'), almost + from_1,
