@@ -3,28 +3,18 @@
 // the process that made them: in a child made by fork() they are found, and refused.
 #pragma once
 
-#include <pthread.h>
-
 #include <cstdint>
 #include <map>
 #include <memory>
 #include <string_view>
 
 #include "ebb/formats/core/result.h"
+#include "ebb/libswap/sys/fork_lock.h"
 #include "ebb/libswap/sys/home_process.h"
 
 namespace ebb::c {
 
-// A lock that a fork() finds free: a child may be asked about its parent's handles.
-class ForkLock {
- public:
-  ForkLock();
-  ~ForkLock();
-  ForkLock(const ForkLock&) = delete;
-  ForkLock& operator=(const ForkLock&) = delete;
-};
-
-// A number for a new handle.
+// A number for a new handle. REQUIRES: the caller has the lock.
 std::uintptr_t next_handle();
 
 template <typename Object>
@@ -35,7 +25,7 @@ class Handles {
 
   template <typename Handle>
   Result<> add(std::shared_ptr<Object> object, Handle** handle) {
-    const ForkLock lock;
+    const libswap::ForkLock lock;
     const std::uintptr_t number = next_handle();
     objects_.emplace(number, Entry{std::move(object), libswap::HomeProcess(what_)});
     *handle = reinterpret_cast<Handle*>(number);
@@ -43,7 +33,7 @@ class Handles {
   }
   // The object, which stays while the caller of this has it.
   Result<std::shared_ptr<Object>> find(const void* handle) {
-    const ForkLock lock;
+    const libswap::ForkLock lock;
     const auto found = objects_.find(reinterpret_cast<std::uintptr_t>(handle));
     if (found == objects_.end()) return unknown(handle);
     EBB_TRY(found->second.home.check());
@@ -51,7 +41,7 @@ class Handles {
   }
   // No handle leads to it any more. Code::state while another thread is inside a call with it.
   Result<std::shared_ptr<Object>> remove(const void* handle) {
-    const ForkLock lock;
+    const libswap::ForkLock lock;
     const auto found = objects_.find(reinterpret_cast<std::uintptr_t>(handle));
     if (found == objects_.end()) return unknown(handle);
     if (found->second.home.here() && found->second.object.use_count() > 1)

@@ -15,10 +15,10 @@
 #include <cerrno>
 #include <csignal>
 #include <fstream>
-#include <iterator>
 #include <thread>
 
 #include "ebb/libswap/sys/errno_error.h"
+#include "ebb/libswap/sys/list_directory.h"
 
 namespace ebb::libswap {
 
@@ -98,9 +98,9 @@ Result<std::string> random_digits(std::size_t count) {
 }
 
 Result<> make_room_for_descriptors(std::uint64_t more) {
-  std::error_code ignored;
-  const fs::directory_iterator open("/proc/self/fd", ignored);
-  const auto wanted = more + static_cast<std::uint64_t>(std::distance(begin(open), end(open)));
+  constexpr std::size_t kMostOpen = 1'000'000;
+  const auto open = list_directory("/proc/self/fd", kMostOpen);
+  const std::uint64_t wanted = more + (open ? open->size() : 0);
   rlimit limit{};
   if (::getrlimit(RLIMIT_NOFILE, &limit) != 0) return errno_error(errno, "getrlimit");
   if (wanted <= limit.rlim_cur) return {};

@@ -15,12 +15,12 @@
 #include <utility>
 
 #include "ebb/libswap/sys/errno_error.h"
+#include "ebb/libswap/sys/fork_lock.h"
 
 namespace ebb::libswap {
 namespace {
 
-// Sockets that a child made by fork() closes. A lock of the C library's kind: the handlers below
-// run where no other may be taken.
+// Sockets that a child made by fork() closes.
 class OfThisProcess {
  public:
   static OfThisProcess& all() {
@@ -28,28 +28,23 @@ class OfThisProcess {
     return *sockets;
   }
   void add(int socket) {
-    ::pthread_mutex_lock(&mutex_);
+    const ForkLock lock;
     sockets_.insert(socket);
-    ::pthread_mutex_unlock(&mutex_);
   }
   void close(Descriptor& socket) {
-    ::pthread_mutex_lock(&mutex_);
+    const ForkLock lock;
     sockets_.erase(socket.get());
     socket.reset();
-    ::pthread_mutex_unlock(&mutex_);
   }
 
  private:
+  // No other thread of a child is there to change them.
   OfThisProcess() {
-    ::pthread_atfork([] { ::pthread_mutex_lock(&all().mutex_); },
-                     [] { ::pthread_mutex_unlock(&all().mutex_); },
-                     [] {
-                       for (const int socket : all().sockets_) ::close(socket);
-                       ::pthread_mutex_unlock(&all().mutex_);
-                     });
+    ::pthread_atfork(nullptr, nullptr, [] {
+      for (const int socket : all().sockets_) ::close(socket);
+    });
   }
 
-  pthread_mutex_t mutex_ = PTHREAD_MUTEX_INITIALIZER;
   std::set<int> sockets_;
 };
 
