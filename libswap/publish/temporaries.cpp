@@ -1,6 +1,6 @@
 #include "ebb/libswap/publish/temporaries.h"
+#include "ebb/libswap/sys/process.h"
 
-#include <random>
 #include <set>
 #include <utility>
 
@@ -15,14 +15,6 @@ constexpr std::string_view kJournal = ".ebb-journal-";
 constexpr std::size_t kIdDigits = 16;
 constexpr int kAttempts = 16;
 constexpr int kMaxDepth = 64;
-
-std::string random_id() {
-  constexpr std::string_view kDigits = "0123456789abcdef";
-  std::random_device random;
-  std::string id;
-  while (id.size() < kIdDigits) id += kDigits[random() % kDigits.size()];
-  return id;
-}
 
 std::string name_of(std::string_view destination, std::string_view kind, std::string_view id) {
   return compose(".{}{}{}", destination, kind, id);
@@ -139,7 +131,7 @@ Result<Temporary> Temporary::reserve(IoBackend& files, const fs::path& destinati
   const std::string name = destination.filename().string();
   std::optional<Error> last;
   for (int attempt = 0; attempt < kAttempts; ++attempt) {
-    const std::string id = random_id();
+    EBB_TRY_ASSIGN(const std::string id, random_digits(kIdDigits));
     const fs::path lock_path = parent / name_of(name, kLock, id);
     auto lock =
         files.open(lock_path, {.access = Access::read_write, .creation = Creation::create_new});

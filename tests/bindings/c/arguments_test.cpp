@@ -4,8 +4,7 @@
 #include <cstring>
 #include <functional>
 
-#include "tests/bindings/c/small_model.h"
-#include "tests/support/program.h"
+#include "tests/bindings/c/opened_engine.h"
 
 namespace ebb::c {
 namespace {
@@ -103,39 +102,29 @@ TEST(CArguments, AnOlderCallersArrayIsReadInItsOwnSteps) {
       << last_message();
 }
 
-TEST(CArguments, ANewerCallersStructIsReadWhereItAsksForNothingNew) {
+using CArgumentsOfEngines = OpenedEngine;
+
+TEST_F(CArgumentsOfEngines, ANewerCallersStructIsReadWhereItAsksForNothingNew) {
   struct Newer {
     ebb_step_args args;
     std::uint64_t new_field;
   };
-  const test_support::ScratchDirectory scratch;
-  SmallModel model;
-  ebb_ranks* ranks = nullptr;
-  ebb_engine* engine = nullptr;
-  ASSERT_EQ(ebb_ranks_alone(&ranks), EBB_DONE);
-  ASSERT_EQ(model.open(ranks, scratch / "swap", &engine), EBB_DONE) << last_message();
   static constexpr std::uint32_t kAll[] = {0, 1, 2, 3};
-  const auto given = SmallModel::buffers(model.gradients);
-  ASSERT_EQ(ebb_engine_gradients(engine, kAll, given.data(), nullptr, 4), EBB_DONE);
+  const auto given = SmallModel::buffers(model_.gradients);
+  ASSERT_EQ(ebb_engine_gradients(engine_, kAll, given.data(), nullptr, 4), EBB_DONE);
   Newer newer = {{sizeof(Newer), 0, 0}, 1};
-  EXPECT_EQ(ebb_engine_step(engine, &newer.args, nullptr), EBB_UNSUPPORTED);
+  EXPECT_EQ(ebb_engine_step(engine_, &newer.args, nullptr), EBB_UNSUPPORTED);
   EXPECT_NE(last_message().find("the step's arguments asks, in byte 24,"), std::string::npos)
       << last_message();
   newer.new_field = 0;
-  EXPECT_EQ(ebb_engine_step(engine, &newer.args, nullptr), EBB_DONE) << last_message();
-  EXPECT_EQ(ebb_engine_close(engine), EBB_DONE);
-  EXPECT_EQ(ebb_ranks_close(ranks), EBB_DONE);
+  EXPECT_EQ(ebb_engine_step(engine_, &newer.args, nullptr), EBB_DONE) << last_message();
+  EXPECT_EQ(ebb_engine_close(engine_), EBB_DONE);
+  EXPECT_EQ(ebb_ranks_close(ranks_), EBB_DONE);
 }
 
-TEST(CArguments, OfAnEngineAreCheckedBeforeItIsAsked) {
-  const test_support::ScratchDirectory scratch;
-  SmallModel model;
-  ebb_ranks* ranks = nullptr;
-  ebb_engine* engine = nullptr;
-  ASSERT_EQ(ebb_ranks_alone(&ranks), EBB_DONE);
-  ASSERT_EQ(model.open(ranks, scratch / "swap", &engine), EBB_DONE) << last_message();
+TEST_F(CArgumentsOfEngines, OfAnEngineAreCheckedBeforeItIsAsked) {
   static constexpr std::uint32_t kFifth[] = {4}, kFirst[] = {0};
-  auto buffers = SmallModel::buffers(model.gradients);
+  auto buffers = SmallModel::buffers(model_.gradients);
   const auto refused = [&](ebb_status status, ebb_status wanted, const std::string& message) {
     EXPECT_EQ(status, wanted) << message;
     EXPECT_NE(last_message().find(message), std::string::npos) << last_message();
@@ -143,13 +132,13 @@ TEST(CArguments, OfAnEngineAreCheckedBeforeItIsAsked) {
   const auto with = [&](const std::function<void(ebb_buffer&)>& change) {
     ebb_buffer one = buffers[0];
     change(one);
-    return ebb_engine_gradients(engine, kFirst, &one, nullptr, 1);
+    return ebb_engine_gradients(engine_, kFirst, &one, nullptr, 1);
   };
-  refused(ebb_engine_gradients(engine, kFifth, buffers.data(), nullptr, 1), EBB_USAGE,
+  refused(ebb_engine_gradients(engine_, kFifth, buffers.data(), nullptr, 1), EBB_USAGE,
           "parameter 4: the model has 4");
-  refused(ebb_engine_gradients(engine, nullptr, buffers.data(), nullptr, 1), EBB_USAGE,
+  refused(ebb_engine_gradients(engine_, nullptr, buffers.data(), nullptr, 1), EBB_USAGE,
           "params is NULL");
-  refused(ebb_engine_gradients(engine, kFirst, nullptr, nullptr, 1), EBB_USAGE,
+  refused(ebb_engine_gradients(engine_, kFirst, nullptr, nullptr, 1), EBB_USAGE,
           "the gradients is NULL");
   refused(with([](ebb_buffer& b) { b.data = nullptr; }), EBB_USAGE, "a is NULL");
   refused(with([](ebb_buffer& b) { b.device = 0; }), EBB_UNSUPPORTED, "a: memory of device 0");
@@ -157,20 +146,20 @@ TEST(CArguments, OfAnEngineAreCheckedBeforeItIsAsked) {
   refused(with([](ebb_buffer& b) { b.dtype = 99; }), EBB_USAGE, "a: dtype = 99 is no dtype");
   refused(with([](ebb_buffer& b) { b.dtype = EBB_BF16; }), EBB_USAGE, "a");
   refused(with([](ebb_buffer& b) { --b.elems; }), EBB_LAYOUT, "a");
-  refused(ebb_engine_wait_parameter(engine, 4), EBB_USAGE, "parameter 4: the model has 4");
-  refused(ebb_engine_set(engine, 0, nullptr, 1), EBB_USAGE, "ebb_engine_set: key is NULL");
-  refused(ebb_engine_save_to(engine, nullptr), EBB_USAGE, "ebb_engine_save_to: directory is NULL");
-  refused(ebb_engine_read_state(engine, "momentum", kFirst, buffers.data(), 1), EBB_USAGE,
+  refused(ebb_engine_wait_parameter(engine_, 4), EBB_USAGE, "parameter 4: the model has 4");
+  refused(ebb_engine_set(engine_, 0, nullptr, 1), EBB_USAGE, "ebb_engine_set: key is NULL");
+  refused(ebb_engine_save_to(engine_, nullptr), EBB_USAGE, "ebb_engine_save_to: directory is NULL");
+  refused(ebb_engine_read_state(engine_, "momentum", kFirst, buffers.data(), 1), EBB_USAGE,
           "momentum");
-  refused(ebb_engine_read_state(engine, nullptr, kFirst, buffers.data(), 1), EBB_USAGE,
+  refused(ebb_engine_read_state(engine_, nullptr, kFirst, buffers.data(), 1), EBB_USAGE,
           "the state's name is NULL");
-  refused(ebb_engine_take_weights(engine, kFifth, 1), EBB_USAGE, "4");
-  refused(ebb_engine_set_blob(engine, nullptr, "", 0), EBB_USAGE, "key is NULL");
-  refused(ebb_engine_blob(engine, "key", nullptr, nullptr), EBB_USAGE, "size is NULL");
-  refused(ebb_engine_about(engine, nullptr), EBB_USAGE, "json is NULL");
-  EXPECT_EQ(model.step(engine, 0), EBB_DONE) << last_message();
-  EXPECT_EQ(ebb_engine_close(engine), EBB_DONE);
-  EXPECT_EQ(ebb_ranks_close(ranks), EBB_DONE);
+  refused(ebb_engine_take_weights(engine_, kFifth, 1), EBB_USAGE, "4");
+  refused(ebb_engine_set_blob(engine_, nullptr, "", 0), EBB_USAGE, "key is NULL");
+  refused(ebb_engine_blob(engine_, "key", nullptr, nullptr), EBB_USAGE, "size is NULL");
+  refused(ebb_engine_about(engine_, nullptr), EBB_USAGE, "json is NULL");
+  EXPECT_EQ(model_.step(engine_, 0), EBB_DONE) << last_message();
+  EXPECT_EQ(ebb_engine_close(engine_), EBB_DONE);
+  EXPECT_EQ(ebb_ranks_close(ranks_), EBB_DONE);
 }
 
 }  // namespace

@@ -6,9 +6,8 @@
 #include <functional>
 #include <thread>
 
-#include "tests/bindings/c/small_model.h"
+#include "tests/bindings/c/opened_engine.h"
 #include "tests/support/in_child.h"
-#include "tests/support/program.h"
 
 namespace ebb::c {
 namespace {
@@ -50,22 +49,7 @@ const std::vector<Call>& engine_calls() {
   return all;
 }
 
-class CHandles : public testing::Test {
- protected:
-  void SetUp() override {
-    ASSERT_EQ(ebb_ranks_alone(&ranks_), EBB_DONE);
-    ASSERT_EQ(model_.open(ranks_, scratch_ / "swap", &engine_), EBB_DONE) << last_message();
-  }
-  void TearDown() override {
-    ebb_engine_close(engine_);
-    ebb_ranks_close(ranks_);
-  }
-
-  const test_support::ScratchDirectory scratch_;
-  SmallModel model_;
-  ebb_ranks* ranks_ = nullptr;
-  ebb_engine* engine_ = nullptr;
-};
+using CHandles = OpenedEngine;
 
 TEST_F(CHandles, OfNothingAreRefusedByName) {
   for (const Call& call : engine_calls()) {

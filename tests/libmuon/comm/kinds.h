@@ -40,14 +40,20 @@ struct MessageKind {
   }
 };
 
-inline void run_ranks(std::uint32_t world, std::chrono::milliseconds limit, const RankBody& body,
-                      const Reach& reach) {
+// What the processes of the ranks exited with: 0 where the body found nothing wrong.
+inline std::vector<int> answers_of(std::uint32_t world, std::chrono::milliseconds limit,
+                                   const RankBody& body, const Reach& reach) {
   const auto in_rank = [&](std::unique_ptr<Communicator> comm) {
     body(*comm);
     comm.reset();
     return testing::Test::HasFailure() ? 1 : 0;
   };
-  const auto answers = test::run_processes(world, limit, in_rank, reach);
+  return test::run_processes(world, limit, in_rank, reach);
+}
+
+inline void run_ranks(std::uint32_t world, std::chrono::milliseconds limit, const RankBody& body,
+                      const Reach& reach) {
+  const auto answers = answers_of(world, limit, body, reach);
   for (std::uint32_t rank = 0; rank < world; ++rank)
     EXPECT_EQ(answers[rank], 0) << "rank " << rank << "; what failed stands above";
 }

@@ -45,17 +45,8 @@ struct Shared {
 class SocketRanks : public testing::TestWithParam<OneMachine> {
  protected:
   Shared& shared() { return *shared_; }
-  // The ranks whose bodies failed do not answer 0.
-  static std::vector<int> run(std::uint32_t world, milliseconds limit,
-                              const std::function<void(Communicator&)>& body) {
-    return test::run_processes(
-        world, limit,
-        [&](Ranks comm) {
-          body(*comm);
-          comm.reset();
-          return testing::Test::HasFailure() ? 1 : 0;
-        },
-        reach());
+  static std::vector<int> run(std::uint32_t world, milliseconds limit, const RankBody& body) {
+    return answers_of(world, limit, body, reach());
   }
   static Reach reach() {
     return GetParam() == OneMachine::memory ? Reach{} : test::across_a_network();
