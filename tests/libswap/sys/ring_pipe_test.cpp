@@ -8,6 +8,8 @@
 
 #include <random>
 
+#include "ebb/formats/core/units.h"
+
 namespace ebb::libswap {
 namespace {
 
