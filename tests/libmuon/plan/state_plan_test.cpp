@@ -18,6 +18,7 @@ namespace {
 using libmuon::AdamSpec;
 using libmuon::ModelSpec;
 using libmuon::MuonSpec;
+using libmuon::Placement;
 using libmuon::StateDTypes;
 using libmuon::StatePlan;
 using libmuon::TileEntry;
