@@ -8,7 +8,7 @@
 namespace ebb::libmuon {
 namespace {
 
-constexpr std::uint64_t kNormChunk = 65536;  // elements of U whose squares are summed at a time
+constexpr std::uint64_t kNormChunk = 8192;  // elements of U whose squares are summed at a time
 constexpr std::uint64_t kNormLanes = SquareSum::kLanes;
 constexpr std::uint64_t kTile = 16;  // side of the squares that transposing moves
 

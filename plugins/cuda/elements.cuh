@@ -22,16 +22,23 @@ inline unsigned blocks_for(std::uint64_t elems) {
   return static_cast<unsigned>(wanted < 1 ? 1 : wanted > kMostBlocks ? kMostBlocks : wanted);
 }
 
-// Calls body(i) for each i below `elems`, neighbours by neighbouring threads.
-template <typename Body>
-__device__ void for_each(std::uint64_t elems, const Body& body) {
+// Calls use(i, load(i)) for each i below `elems`, neighbours by neighbouring threads. All loads of
+// a thread come before its first use: a store would hold the next load up, for all that the
+// compiler knows.
+template <typename Load, typename Use>
+__device__ void for_each(std::uint64_t elems, const Load& load, const Use& use) {
   constexpr std::uint64_t kTile = kThreads * kEach;
   for (std::uint64_t tile = blockIdx.x * kTile; tile < elems; tile += gridDim.x * kTile) {
+    const std::uint64_t first = tile + threadIdx.x;
+    decltype(load(first)) loaded[kEach];
+    if (tile + kTile <= elems) {
 #pragma unroll
-    for (unsigned k = 0; k < kEach; ++k) {
-      const std::uint64_t i = tile + k * kThreads + threadIdx.x;
-      if (i < elems) body(i);
+      for (unsigned k = 0; k < kEach; ++k) loaded[k] = load(first + k * kThreads);
+#pragma unroll
+      for (unsigned k = 0; k < kEach; ++k) use(first + k * kThreads, loaded[k]);
+      continue;
     }
+    for (std::uint64_t i = first; i < elems; i += kThreads) use(i, load(i));
   }
 }
 
@@ -57,8 +64,10 @@ __device__ float gradient_at(const G* g, std::uint64_t i) {
   return g != nullptr ? libmuon::widened(g[i]) : 0.0f;
 }
 
-// Where a row lies, in rows from the first on.
+// Where a row lies, in rows from the first on. Nearly all matrices are of one run, and a division
+// costs more than an element.
 inline __device__ std::uint64_t place_of(const libmuon::PlainMatrices& of, std::uint64_t row) {
+  if (of.runs == 1) return row;
   return row / of.run * of.stride + row % of.run;
 }
 

@@ -11,16 +11,24 @@ using libmuon::Precision;
 template <typename G>
 __global__ void __launch_bounds__(kThreads)
     add_kernel(std::uint64_t elems, const G* __restrict__ g, float* __restrict__ sum, bool first) {
-  for_each(elems, [&](std::uint64_t i) {
-    const float gradient = libmuon::widened(g[i]);
-    sum[i] = first ? gradient : sum[i] + gradient;
-  });
+  struct Loaded {
+    G gradient;
+    float sum;
+  };
+  for_each(
+      elems, [&](std::uint64_t i) { return Loaded{g[i], first ? 0.0f : sum[i]}; },
+      [&](std::uint64_t i, const Loaded& loaded) {
+        const float gradient = libmuon::widened(loaded.gradient);
+        sum[i] = first ? gradient : loaded.sum + gradient;
+      });
 }
 
 __global__ void __launch_bounds__(kThreads)
     decay_kernel(float factor, std::uint64_t elems, const float* __restrict__ w,
                  float* __restrict__ u) {
-  for_each(elems, [&](std::uint64_t i) { u[i] = factor * w[i]; });
+  for_each(
+      elems, [&](std::uint64_t i) { return w[i]; },
+      [&](std::uint64_t i, float weight) { u[i] = factor * weight; });
 }
 
 // What decays may lie where U goes.
@@ -28,14 +36,23 @@ template <Momentum kForm, bool kNesterov, typename G, typename M>
 __global__ void __launch_bounds__(kThreads)
     prepare_kernel(libmuon::MomentumFactors f, std::uint64_t elems, const G* __restrict__ g,
                    M* __restrict__ m, const float* decay, Out u) {
-  for_each(elems, [&](std::uint64_t i) {
-    M momentum = m[i];
-    const float gradient = gradient_at(g, i);
-    u.put(i, decay != nullptr
-                 ? libmuon::take_decayed<kForm, kNesterov>(f, gradient, decay[i], momentum)
-                 : libmuon::take_momentum<kForm, kNesterov>(f, gradient, momentum));
-    m[i] = momentum;
-  });
+  struct Loaded {
+    M momentum;
+    float gradient, decay;
+  };
+  for_each(
+      elems,
+      [&](std::uint64_t i) {
+        return Loaded{m[i], gradient_at(g, i), decay != nullptr ? decay[i] : 0.0f};
+      },
+      [&](std::uint64_t i, const Loaded& loaded) {
+        const auto& [before, gradient, decayed] = loaded;
+        M momentum = before;
+        u.put(i, decay != nullptr
+                     ? libmuon::take_decayed<kForm, kNesterov>(f, gradient, decayed, momentum)
+                     : libmuon::take_momentum<kForm, kNesterov>(f, gradient, momentum));
+        m[i] = momentum;
+      });
 }
 
 // Where no weights are kept, they are -0: what they become is added to the trainer's.
@@ -43,24 +60,40 @@ template <Precision kStep, Precision kWeights, Precision kO>
 __global__ void __launch_bounds__(kThreads)
     finish_kernel(libmuon::ApplyFactors f, std::uint64_t elems, const Numbers<kO>* __restrict__ o,
                   float* __restrict__ w, Out out) {
-  for_each(elems, [&](std::uint64_t i) {
-    const float moved =
-        libmuon::applied<kStep, kWeights>(f, Stored<kO>::widen(o[i]), w != nullptr ? w[i] : -0.0f);
-    if (w != nullptr) w[i] = moved;
-    out.put(i, moved);
-  });
+  struct Loaded {
+    Numbers<kO> o;
+    float weight;
+  };
+  for_each(
+      elems, [&](std::uint64_t i) { return Loaded{o[i], w != nullptr ? w[i] : -0.0f}; },
+      [&](std::uint64_t i, const Loaded& loaded) {
+        const float moved =
+            libmuon::applied<kStep, kWeights>(f, Stored<kO>::widen(loaded.o), loaded.weight);
+        if (w != nullptr) w[i] = moved;
+        out.put(i, moved);
+      });
 }
 
 template <typename W>
 __global__ void __launch_bounds__(kThreads)
     hand_out_kernel(std::uint64_t elems, const W* __restrict__ w, Out out) {
-  for_each(elems, [&](std::uint64_t i) { out.put(i, libmuon::widened(w[i])); });
+  for_each(
+      elems, [&](std::uint64_t i) { return w[i]; },
+      [&](std::uint64_t i, W weight) { out.put(i, libmuon::widened(weight)); });
 }
 
 template <typename Given>
 __global__ void __launch_bounds__(kThreads)
     take_kernel(std::uint64_t elems, const Given* __restrict__ given, float* __restrict__ w) {
-  for_each(elems, [&](std::uint64_t i) { w[i] = libmuon::taken(w[i], given[i]); });
+  struct Loaded {
+    float weight;
+    Given given;
+  };
+  for_each(
+      elems, [&](std::uint64_t i) { return Loaded{w[i], given[i]}; },
+      [&](std::uint64_t i, const Loaded& loaded) {
+        w[i] = libmuon::taken(loaded.weight, loaded.given);
+      });
 }
 
 template <typename G>
@@ -68,24 +101,32 @@ __global__ void __launch_bounds__(kThreads)
     adamw_kernel(libmuon::AdamFactors f, std::uint64_t elems, const G* __restrict__ g,
                  float* __restrict__ w, float* __restrict__ exp_avg, float* __restrict__ exp_avg_sq,
                  Out out) {
-  for_each(elems, [&](std::uint64_t i) {
-    const float gradient = f.scale * gradient_at(g, i);
-    const float first = libmuon::adam_first(f, gradient, exp_avg[i]);
-    const float second = libmuon::adam_second(f, gradient, exp_avg_sq[i]);
-    const float moved = libmuon::adam_weight(f, w[i], first, sqrtf(second));
-    exp_avg[i] = first;
-    exp_avg_sq[i] = second;
-    w[i] = moved;
-    out.put(i, moved);
-  });
+  struct Loaded {
+    float gradient, weight, exp_avg, exp_avg_sq;
+  };
+  for_each(
+      elems,
+      [&](std::uint64_t i) { return Loaded{gradient_at(g, i), w[i], exp_avg[i], exp_avg_sq[i]}; },
+      [&](std::uint64_t i, const Loaded& loaded) {
+        const float gradient = f.scale * loaded.gradient;
+        const float first = libmuon::adam_first(f, gradient, loaded.exp_avg);
+        const float second = libmuon::adam_second(f, gradient, loaded.exp_avg_sq);
+        const float moved = libmuon::adam_weight(f, loaded.weight, first, sqrtf(second));
+        exp_avg[i] = first;
+        exp_avg_sq[i] = second;
+        w[i] = moved;
+        out.put(i, moved);
+      });
 }
 
 template <Precision kFrom, Precision kTo>
 __global__ void __launch_bounds__(kThreads)
     convert_kernel(std::uint64_t elems, const Numbers<kFrom>* from, Numbers<kTo>* to) {
-  for_each(elems, [&](std::uint64_t i) {
-    to[i] = Stored<kTo>::narrow(libmuon::rounded<kTo>(Stored<kFrom>::widen(from[i])));
-  });
+  for_each(
+      elems, [&](std::uint64_t i) { return from[i]; },
+      [&](std::uint64_t i, Numbers<kFrom> number) {
+        to[i] = Stored<kTo>::narrow(libmuon::rounded<kTo>(Stored<kFrom>::widen(number)));
+      });
 }
 
 float* floats(const libmuon::PlainBuffer& buffer) { return static_cast<float*>(buffer.data); }

@@ -123,15 +123,16 @@ TEST(Streamed, HasTheBitsOfTheWholeMatrix) {
     }
 }
 
-// Chunks of 65,536 elements begin anew, wherever pieces end: lanes that went on would be rounded
+// Chunks of 8,192 elements begin anew, wherever pieces end: lanes that went on would be rounded
 // elsewhere.
 TEST(Streamed, SquaresAreSummedInTheChunksOfAWholeUpdate) {
-  for (const std::uint64_t elems : {1u, 65536u, 400003u})
-    for (const std::uint64_t piece : {7001u, 65536u, 500000u}) {
+  constexpr std::uint64_t kChunk = 8192;
+  for (const std::uint64_t elems : {std::uint64_t{1}, kChunk, std::uint64_t{400003}})
+    for (const std::uint64_t piece : {std::uint64_t{7001}, kChunk, std::uint64_t{500000}}) {
       const auto u = gaussian(elems, 11);
       double whole = 0;
-      for (std::uint64_t first = 0; first < elems; first += 65536)
-        whole += sum_of_squares(u.data() + first, std::min<std::uint64_t>(65536, elems - first));
+      for (std::uint64_t first = 0; first < elems; first += kChunk)
+        whole += sum_of_squares(u.data() + first, std::min(kChunk, elems - first));
       SquareSum sum;
       for (std::uint64_t first = 0; first < elems; first += piece)
         sum.add(std::span(u).subspan(first).first(std::min(piece, elems - first)));
