@@ -86,7 +86,7 @@ class Stages {
               .from = at(Part::gram),
               .to = at(Part::gram),
               .as = Product::Right::transposed});
-    if (!own_) mirror(Part::gram);
+    if (!own_ && !library_mirrors_) mirror(Part::gram);
     mirrored_ = true;
   }
   // Separate roundings are the host's (newton_schulz_run.cpp), in the same places.
@@ -157,7 +157,7 @@ class Stages {
                            with_.processors, stream_),
           "a symmetric product");
     else
-      answer_ = with_.products.multiply(product, workspace_, stream_, why_);
+      answer_ = with_.products.multiply(product, workspace_, stream_, why_, &library_mirrors_);
   }
 
   const Multiplier& with_;
@@ -167,7 +167,8 @@ class Stages {
   const cudaStream_t stream_;
   Why* const why_;
   std::array<Batch, 6> parts_;
-  bool mirrored_ = false;  // the Gram matrix is symmetric to the bit
+  bool mirrored_ = false;         // the Gram matrix is symmetric to the bit
+  bool library_mirrors_ = false;  // the library's last product is known to be
   Answer answer_ = Answer::done;
 };
 

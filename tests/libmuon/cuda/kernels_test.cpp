@@ -336,12 +336,13 @@ TEST(CudaKernels, BitsDoNotDependOnHowManyMatricesAreOrthogonalizedAtOnce) {
       return std::vector<float>(of.begin() + static_cast<std::ptrdiff_t>(i * block.span()),
                                 of.begin() + static_cast<std::ptrdiff_t>((i + 1) * block.span()));
     };
+    const std::vector<float> some(all.begin(),
+                                  all.begin() + static_cast<std::ptrdiff_t>(3 * block.span()));
+    for (const auto& u : {all, some}) on_device(both, spec, block, u);  // chooses algorithms
     const std::uint64_t before = both.plugged.calls("cublasLtMatmul");
     const auto seven = on_device(both, spec, block, all);
     const std::uint64_t together = both.plugged.calls("cublasLtMatmul") - before;
-    const auto three =
-        on_device(both, spec, block,
-                  {all.begin(), all.begin() + static_cast<std::ptrdiff_t>(3 * block.span())});
+    const auto three = on_device(both, spec, block, some);
     // Of the stub; nothing is known of a device's.
     EXPECT_EQ(both.plugged.calls("cublasLtMatmul") - before - together, 3 * together);
     for (std::uint64_t i = 0; i < 7; ++i) {

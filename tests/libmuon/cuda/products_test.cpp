@@ -17,7 +17,8 @@ using testing::gaussian;
 using testing::relative_distance;
 using testing::same_bits;
 
-constexpr std::uint32_t kOwn = 9;  // from 16 rows on
+constexpr std::uint32_t kOwn = 9;                                      // from 16 rows on
+constexpr const char* kByAnother = "products by a batch's algorithm";  // the stub's
 
 struct Shape {
   std::uint64_t rows, cols;
@@ -114,6 +115,52 @@ TEST(CudaStubProducts, OfAStoreAreMadeAsTheDeviceCan) {
   EXPECT_EQ(Plugged().accelerator().choice_in(text), 0u);
   EXPECT_EQ(Plugged().accelerator().choice_in("products=fma bf16=none elementwise=clones"),
             std::nullopt);
+}
+
+// What the library advises for a batch is another algorithm than for one matrix, and serves it
+// where it is of the same family and gives the same bits.
+TEST(CudaStubProducts, OfABatchAreByAnAlgorithmOfItsOwnUnlessThatChangesABit) {
+  const MuonSpec spec = *preset("torch");
+  const Block block = Block::matrix(24, 40);
+  const auto u = gaussian(2 * block.span(), 3);
+  for (const char* const other : {"", "batches as one", "batches alike"}) {
+    const bool same = *other == '\0';
+    Both both;
+    if (!same) both.plugged.fail(other);
+    const std::uint64_t before = both.plugged.calls(kByAnother);
+    const auto two = on_device(both, spec, block, u);
+    // X X^T, the square, X's next: one product each, and a sample of each before.
+    const std::uint64_t samples = std::string_view(other) == "batches alike" ? 0 : 2 * 3;
+    EXPECT_EQ(both.plugged.calls(kByAnother) - before,
+              samples + (same ? 3 * spec.iterations.size() : 0));
+    both.plugged.fail(nullptr);
+    for (std::uint64_t i = 0; i < 2; ++i) {
+      const auto first = u.begin() + static_cast<std::ptrdiff_t>(i * block.span());
+      const auto alone =
+          on_device(both, spec, block, {first, first + static_cast<std::ptrdiff_t>(block.span())});
+      EXPECT_TRUE(same_bits(alone, std::span(two).subspan(i * block.span(), block.span())));
+    }
+  }
+}
+
+// Where there is no memory to look at a sample in, all have the algorithm of one.
+TEST(CudaStubProducts, AreMadeWithoutASampleWhereThereIsNoMemoryForIt) {
+  const MuonSpec spec = *preset("torch");
+  const Block block = Block::matrix(24, 40);
+  const auto u = gaussian(2 * block.span(), 3);
+  Both both, bare;
+  const auto wanted = on_device(both, spec, block, u);
+  Floats there(bare.plugged.device(), u, DType::f32);
+  const auto room =
+      bare.plugged.device().allocate(bare.plugged.accelerator().workspace_bytes(spec, block, 2));
+  ASSERT_TRUE(room);
+  const std::uint64_t before = bare.plugged.calls(kByAnother);
+  bare.plugged.fail("cudaMalloc");
+  const Event done = bare.there->orthogonalize({&spec, block, 2, Bf16::emulated, there.buffer()},
+                                               (*room).buffer(), {});
+  EXPECT_TRUE(same_bits(there.back(done), wanted));
+  EXPECT_EQ(bare.plugged.calls(kByAnother), before);
+  bare.plugged.fail(nullptr);
 }
 
 // The same batch at the same place, again and again, of other numbers each time; at last one of

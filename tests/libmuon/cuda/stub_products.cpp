@@ -1,6 +1,7 @@
 // cuBLASLt: products by the textbook, sums in fp32, with the shapes, strides and types that they
-// are described with. The first algorithm that it offers splits its sums and must not be taken; a
-// batch of three is more than the second takes.
+// are described with. The first algorithm that it offers splits its sums and must not be taken; the
+// second is another for batches, and takes any but one of three. "batches as one" fails: that other
+// one adds up from behind; "batches alike": it is of another family.
 #include <cublasLt.h>
 
 #include <vector>
@@ -28,7 +29,7 @@ struct Preference {
   std::uint64_t workspace = 0;
   std::uint32_t reductions = ~0u;
 };
-constexpr std::uint64_t kSplit = 1, kWhole = 2;
+constexpr std::uint64_t kSplit = 1, kWhole = 2, kOfBatch = 3, kBackwards = 4, kOfOthers = 5;
 
 Layout& layout_of(cublasLtMatrixLayout_t layout) { return *reinterpret_cast<Layout*>(layout); }
 
@@ -55,6 +56,7 @@ struct Operand {
 };
 
 struct Work {
+  bool backwards;
   cublasOperation_t op;
   bool tf32;
   float alpha, beta;
@@ -80,7 +82,10 @@ struct Work {
       for (std::uint64_t l = 0; l < k; ++l) right[l] = operand(bv.get(l + j * ld(b)));
       for (std::uint64_t i = 0; i < m; ++i) {
         float sum = 0;
-        for (std::uint64_t l = 0; l < k; ++l) sum += left[i * k + l] * right[l];
+        for (std::uint64_t at = 0; at < k; ++at) {
+          const std::uint64_t l = backwards ? k - 1 - at : at;
+          sum += left[i * k + l] * right[l];
+        }
         const float old = beta == 0 ? 0 : beta * cv.get(i + j * ld(c));
         dv.put(i + j * ld(d), alpha * sum + old);
       }
@@ -172,10 +177,14 @@ cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t, cublasLtMatmulDe
                                               cublasLtMatmulHeuristicResult_t found[], int* count) {
   const auto& by = *reinterpret_cast<Preference*>(preference);
   EBB_CHECK(by.reductions == CUBLASLT_REDUCTION_SCHEME_NONE && by.workspace > 0);
-  EBB_CHECK(layout_of(c).count == 1);  // by shape alone
   EBB_CHECK(wanted >= 2);
   found[0].algo.data[0] = kSplit;
-  found[1].algo.data[0] = kWhole;
+  if (layout_of(c).count == 1)
+    found[1].algo.data[0] = kWhole;
+  else
+    found[1].algo.data[0] = ebb::stub::fails("batches as one")  ? kBackwards
+                            : ebb::stub::fails("batches alike") ? kOfOthers
+                                                                : kOfBatch;
   for (int i = 0; i < 2; ++i) found[i].state = CUBLAS_STATUS_SUCCESS;
   *count = ebb::stub::fails("algorithms") ? 1 : 2;
   return answer("cublasLtMatmulAlgoGetHeuristic");
@@ -184,8 +193,14 @@ cublasStatus_t cublasLtMatmulAlgoConfigGetAttribute(const cublasLtMatmulAlgo_t* 
                                                     cublasLtMatmulAlgoConfigAttributes_t attribute,
                                                     void* value, std::size_t size,
                                                     std::size_t* written) {
-  EBB_CHECK(attribute == CUBLASLT_ALGO_CONFIG_SPLITK_NUM && size == sizeof(std::int32_t));
-  *static_cast<std::int32_t*>(value) = algorithm->data[0] == kSplit ? 4 : 1;
+  EBB_CHECK(size == sizeof(std::int32_t));
+  const std::uint64_t number = algorithm->data[0];
+  if (attribute == CUBLASLT_ALGO_CONFIG_SPLITK_NUM)
+    *static_cast<std::int32_t*>(value) = number == kSplit ? 4 : 1;
+  else if (attribute == CUBLASLT_ALGO_CONFIG_ID)
+    *static_cast<std::int32_t*>(value) = number == kOfOthers ? 7 : 66;
+  else
+    return CUBLAS_STATUS_INVALID_VALUE;
   *written = size;
   return CUBLAS_STATUS_SUCCESS;
 }
@@ -204,11 +219,13 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t, cublasLtMatmulDesc_t description
                               cublasLtMatrixLayout_t d_layout,
                               const cublasLtMatmulAlgo_t* algorithm, void* workspace,
                               std::size_t workspace_bytes, cudaStream_t stream) {
-  EBB_CHECK(algorithm->data[0] == kWhole);
+  EBB_CHECK(algorithm->data[0] != kSplit);
+  if (algorithm->data[0] >= kOfBatch) ebb::stub::fails("products by a batch's algorithm");
   if (const auto failed = answer("cublasLtMatmul"); failed != CUBLAS_STATUS_SUCCESS) return failed;
   ebb::stub::open(workspace, workspace_bytes);
   const auto& described = *reinterpret_cast<Description*>(description);
-  const Work work = {.op = described.a,
+  const Work work = {.backwards = algorithm->data[0] == kBackwards,
+                     .op = described.a,
                      .tf32 = described.tf32,
                      .alpha = *static_cast<const float*>(alpha),
                      .beta = *static_cast<const float*>(beta),
