@@ -74,7 +74,7 @@ DeviceQueue::~DeviceQueue() {
   {
     const MutexLock lock(mutex_);
     ending_ = true;
-    changed_.notify_all();
+    was_asked_.notify_all();
   }
   for (std::thread* thread : {&giver_, &completer_})
     if (thread->joinable()) thread->join();
@@ -87,7 +87,7 @@ Event DeviceQueue::add(std::vector<Event> after, Work work) {
   const Event event = done.event();
   const MutexLock lock(mutex_);
   asked_.push_back({std::move(after), std::move(work), std::move(mark), std::move(done)});
-  changed_.notify_all();
+  was_asked_.notify_all();
   return event;
 }
 
@@ -103,7 +103,7 @@ Event DeviceQueue::behind(void* foreign) {
   mark->set(known);
   const MutexLock lock(mutex_);
   given_.push_back({std::move(mark), std::move(done)});
-  changed_.notify_all();
+  was_given_.notify_all();
   return event;
 }
 
@@ -112,10 +112,10 @@ void DeviceQueue::give() {
     Asked next;
     {
       const MutexLock lock(mutex_);
-      while (asked_.empty() && !ending_) changed_.wait(mutex_);
+      while (asked_.empty() && !ending_) was_asked_.wait(mutex_);
       if (asked_.empty()) {
         all_given_ = true;
-        changed_.notify_all();
+        was_given_.notify_all();
         return;
       }
       next = std::move(asked_.front());
@@ -124,7 +124,7 @@ void DeviceQueue::give() {
     next.mark->set(give(next));
     const MutexLock lock(mutex_);
     given_.push_back({std::move(next.mark), std::move(next.done)});
-    changed_.notify_all();
+    was_given_.notify_all();
   }
 }
 
@@ -148,7 +148,7 @@ void DeviceQueue::complete() {
     Given next;
     {
       const MutexLock lock(mutex_);
-      while (given_.empty() && !all_given_) changed_.wait(mutex_);
+      while (given_.empty() && !all_given_) was_given_.wait(mutex_);
       if (given_.empty()) return;
       next = std::move(given_.front());
       given_.pop_front();

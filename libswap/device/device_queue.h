@@ -85,7 +85,7 @@ class DeviceQueue {
   const PluginHandle plugin_;
   void* stream_ = nullptr;
   Mutex mutex_;
-  Condition changed_;
+  Condition was_asked_, was_given_;  // what the giver waits for, and the completer
   std::deque<Asked> asked_ EBB_GUARDED_BY(mutex_);
   std::deque<Given> given_ EBB_GUARDED_BY(mutex_);
   bool ending_ EBB_GUARDED_BY(mutex_) = false;
