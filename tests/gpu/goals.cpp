@@ -9,7 +9,7 @@ namespace {
 
 using formats::compose;
 
-constexpr double kElementwise = 0.9, kCallerSeconds = 1e-3, kOfDisk = 0.95;
+constexpr double kElementwise = 0.9, kCallerSeconds = 1.5e-3, kOfDisk = 0.95;
 
 std::string why_absent(const Findings& findings, std::string_view who) {
   const auto why = findings.absent.find(who);
@@ -55,7 +55,8 @@ void judge_elementwise(const Findings& findings, std::vector<Judged>& goals) {
   const Moved* const inside = findings.find_moved(kInside);
   for (const Moved& one : findings.moved) {
     if (one.kind == Moved::Kind::copy) continue;
-    Judged judged{compose("{}: of the rate of copies inside", one.what), {}, kElementwise};
+    Judged judged{compose("{}: of the rate of copies inside", one.what), {}, {}};
+    if (one.kind == Moved::Kind::elementwise) judged.goal = kElementwise;
     if (inside != nullptr)
       judged.found = one.rate() / inside->rate();
     else

@@ -71,8 +71,32 @@ Result<std::vector<Moved>> measure_copies(Bench& bench, std::uint64_t bytes) {
   return all;
 }
 
+namespace {
+
+// Not zeros: a norm of them would be quick. As fp32 and as bf16, numbers of magnitudes as gradients
+// have them.
+void fill(Bench& bench, const Buffer& all) {
+  std::vector<std::uint16_t> numbers(std::min<std::uint64_t>(all.size(), 4u << 20) / 2);
+  std::uint32_t state = 3;
+  for (std::uint16_t& number : numbers) {
+    state = state * 1664525u + 1013904223u;
+    number = static_cast<std::uint16_t>(0x3b00u | (state >> 16 & 0x81ffu));
+  }
+  const std::uint64_t size = 2 * numbers.size();
+  for (std::uint64_t at = 0; at < all.size(); at += size) {
+    const std::uint64_t some = std::min(size, all.size() - at);
+    bench.device
+        ->copy(libswap::buffer_of(std::as_bytes(std::span(numbers)).first(some)), all.sub(at, some),
+               {})
+        .wait();
+  }
+}
+
+}  // namespace
+
 Result<std::vector<Moved>> measure_elementwise(Bench& bench, std::uint64_t elems) {
   EBB_TRY_ASSIGN(const auto memory, bench.device->allocate(elems * 6 * sizeof(float)));
+  fill(bench, memory.buffer());
   const Buffer floats = memory.buffer().as(DType::f32);
   const auto part = [&](std::uint64_t number) { return floats.sub(number * elems, elems); };
   const auto half = [&](std::uint64_t number) {
@@ -89,21 +113,22 @@ Result<std::vector<Moved>> measure_elementwise(Bench& bench, std::uint64_t elems
   const std::vector<libmuon::AdamRange> adamw = {
       {&adam, 3, half(0), part(3), part(1), part(2), half(4)}};
   const auto n = static_cast<double>(elems);
-  const auto timed = [&](const char* what, double bytes, const auto& call) {
-    return Moved{Moved::Kind::elementwise, what,
+  using Kind = Moved::Kind;
+  const auto timed = [&](Kind kind, const char* what, double bytes, const auto& call) {
+    return Moved{kind, what,
                  least_seconds(bench.timed, [&](const Event& after) { return call(after); }),
                  bytes * n};
   };
   std::vector<Moved> all = {
-      timed("norm of bf16", 2,
+      timed(Kind::norm, "norm of bf16", 2,
             [&](const Event& after) { return kernels.look(look, found.buffer(), {&after, 1}); }),
-      timed("norm of fp32", 4,
+      timed(Kind::norm, "norm of fp32", 4,
             [&](const Event& after) { return kernels.look(wide, found.buffer(), {&after, 1}); }),
-      timed("momentum (bf16 g, fp32 m, fp32 u)", 14,
+      timed(Kind::elementwise, "momentum (bf16 g, fp32 m, fp32 u)", 14,
             [&](const Event& after) { return kernels.prepare(prepare, 1.0f, {&after, 1}); }),
-      timed("update (fp32 o, fp32 w, bf16 out)", 14,
+      timed(Kind::elementwise, "update (fp32 o, fp32 w, bf16 out)", 14,
             [&](const Event& after) { return kernels.finish(finish, {&after, 1}); }),
-      timed("AdamW (bf16 g, fp32 w, m, v, bf16 out)", 28,
+      timed(Kind::elementwise, "AdamW (bf16 g, fp32 w, m, v, bf16 out)", 28,
             [&](const Event& after) { return kernels.adamw(adamw, 1.0f, {&after, 1}); })};
   EBB_TRY(bench.device->status());
   return all;

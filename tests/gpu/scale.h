@@ -44,8 +44,7 @@ struct Scale {
     Batch batch;
     double over_keller = 0;
   };
-  std::vector<Goal> goals = {
-      {{1, 4096, 4096}, 1.25}, {{1, 4096, 11008}, 1.7}, {{64, 512, 2048}, 4}};
+  std::vector<Goal> goals = {{{1, 4096, 4096}, 1}, {{1, 4096, 11008}, 1.1}, {{64, 512, 2048}, 1.2}};
   Model of_7b = {"7B-shaped", 4096, 11008};
   // What an engine steps, three times: 405 million parameters, 3.2 GB of state.
   Model stepped = {"the step's", 1024, 2752};
