@@ -356,8 +356,9 @@ EBB_API ebb_status ebb_engine_set_blob(ebb_engine* engine, const char* key, cons
 EBB_API ebb_status ebb_engine_blob(ebb_engine* engine, const char* key, void* bytes,
                                    uint64_t* size) EBB_NOEXCEPT;
 
-/* Local. As JSON: step, origin, store, store_id, committed_generation, committed_step, groups with
- * all their settings; counters. */
+/* Local. As JSON: step, origin, store, store_id, committed_generation, committed_step, how many
+ * steps the parameters have taken that took more or fewer, groups with all their settings;
+ * counters. */
 EBB_API ebb_status ebb_engine_about(ebb_engine* engine, char** json) EBB_NOEXCEPT;
 EBB_API ebb_status ebb_engine_stats(ebb_engine* engine, char** json) EBB_NOEXCEPT;
 

@@ -191,6 +191,11 @@ Result<std::string> about(const EngineObject& object) {
   if (store) json.text("store_id", formats::native::to_string(*store));
   json.number("committed_generation", engine.committed_generation());
   json.number("committed_step", engine.committed_step());
+  json.open_object("taken");
+  for (uint32_t param = 0; param < object.names.size(); ++param)
+    if (engine.steps_taken(param) != engine.step_count())
+      json.number(object.names[param], engine.steps_taken(param));
+  json.close_object();
   json.open_list("groups");
   for (uint32_t group = 0; group < object.groups; ++group) {
     EBB_TRY_ASSIGN(const auto settings, engine.group(group));

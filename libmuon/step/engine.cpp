@@ -234,6 +234,7 @@ Result<> Engine::set_blob(std::string key, ByteVector bytes) {
 const ByteVector* Engine::blob(std::string_view key) const { return impl_->home.blobs().find(key); }
 
 std::uint64_t Engine::step_count() const { return impl_->steps.now(); }
+std::uint64_t Engine::steps_taken(std::uint32_t param) const { return impl_->steps.taken(param); }
 const StatePlan& Engine::state_plan() const { return impl_->setup.plan(); }
 const std::string& Engine::origin() const { return impl_->home.origin(); }
 

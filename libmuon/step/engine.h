@@ -52,6 +52,8 @@ class Engine {
   ~Engine();  // waits for I/O; uncommitted steps are lost, committed generations are not
 
   std::uint64_t step_count() const;
+  // Of a parameter: one that a step left untouched has not taken it.
+  std::uint64_t steps_taken(std::uint32_t param) const;
   const StatePlan& state_plan() const;
   // "created", "resumed the store at step 12", "transferred from 4 ranks at step 12", ...
   const std::string& origin() const;

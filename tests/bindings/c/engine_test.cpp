@@ -170,6 +170,12 @@ TEST_F(CEngine, StateGoesOutAndInByName) {
   const auto into = SmallModel::buffers(again);
   ASSERT_EQ(ebb_engine_read_state(engine, "momentum_buffer", kMatrices, into.data(), 3), EBB_DONE);
   EXPECT_EQ(again, read);
+  EXPECT_NE(about(engine).find(R"("taken":{})"), std::string::npos) << about(engine);
+  std::vector<std::vector<float>> vector(1, std::vector<float>(40));
+  const auto moment = SmallModel::buffers(vector);
+  static constexpr std::uint32_t kBias = 3;
+  ASSERT_EQ(ebb_engine_write_state(engine, "exp_avg", &kBias, moment.data(), 1, 17), EBB_DONE);
+  EXPECT_NE(about(engine).find(R"("taken":{"bias":17})"), std::string::npos) << about(engine);
 
   model.weights[1][3] = 0.75f;  // a trainer's own edit
   ASSERT_EQ(ebb_engine_take_weights(engine, kMatrices, 3), EBB_DONE) << last_message();
