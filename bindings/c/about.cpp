@@ -18,7 +18,13 @@ Result<std::string> about() {
                           : disk->note.empty() ? "io_uring"
                                                : disk->note);
   json.open_list("presets");
-  for (const libmuon::Preset& preset : libmuon::presets()) json.item(preset.name);
+  for (const libmuon::Preset& preset : libmuon::presets()) {
+    json.open_object();
+    json.text("name", preset.name);
+    json.text("source", preset.source);
+    json.texts("settings", libmuon::to_group(preset.spec()).settings);
+    json.close_object();
+  }
   json.close_list();
   json.open_list("formats");
   for (const formats::Format* const format : formats::registered_formats())

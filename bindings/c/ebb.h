@@ -81,7 +81,8 @@ typedef struct ebb_error {
 EBB_API const ebb_error* ebb_last_error(void) EBB_NOEXCEPT;
 
 EBB_API void ebb_free(void* text) EBB_NOEXCEPT;
-/* What was found on this machine, as JSON: version, abi, io_backend and why, presets, formats. */
+/* What was found on this machine, as JSON: version, abi, io_backend and why, presets (a list:
+ * name, source, and all settings as a group has them), formats. */
 EBB_API ebb_status ebb_about(char** json) EBB_NOEXCEPT;
 
 /* --- ranks ------------------------------------------------------------------------------------ */

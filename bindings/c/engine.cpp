@@ -201,9 +201,7 @@ Result<std::string> about(const EngineObject& object) {
     EBB_TRY_ASSIGN(const auto settings, engine.group(group));
     json.open_object();
     json.text("optimizer", settings.optimizer);
-    json.open_object("settings");
-    for (const auto& [key, value] : settings.settings) json.text(key, value);
-    json.close_object();
+    json.texts("settings", settings.settings);
     json.close_object();
   }
   json.close_list();

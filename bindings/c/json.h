@@ -30,6 +30,11 @@ class Json {
     begin(key);
     out_ += digits;
   }
+  void texts(std::string_view key, const auto& named) {
+    open_object(key);
+    for (const auto& [name, value] : named) text(name, value);
+    close_object();
+  }
   void open_object() { separate(), out_ += '{'; }
   void open_object(std::string_view key) { begin(key), out_ += '{'; }
   void close_object() { out_ += '}'; }
