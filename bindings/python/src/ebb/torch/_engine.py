@@ -1,0 +1,347 @@
+"""An engine, as ebb.h has it, for tensors: descriptions become arrays, tensors become addresses.
+Nothing here knows what an optimizer is. Threads: as ebb.h says of a handle."""
+
+from __future__ import annotations
+
+import ctypes
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from ebb import _abi, _library
+from ebb.errors import Unsupported
+
+from ._placements import Box, Cut, Part
+
+DTYPES = {torch.float32: _abi.F32, torch.bfloat16: _abi.BF16}
+
+
+@dataclass(frozen=True)
+class Param:
+    name: str
+    shape: tuple[int, ...]
+    group: int
+    dtype: torch.dtype  # of the gradient and the weight
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Bytes of this rank, but for the last three, which are one step's. least_budget: what is too
+    little for is refused. ranks: beside the budget, on the way between processes."""
+
+    state: int
+    memory: int
+    ranks: int
+    least_budget: int
+    disk: int
+    read: int
+    written: int
+    sent: int
+
+
+@dataclass
+class Description:
+    """What is trained, cut over ranks, within bytes. `groups`: "muon" or "adamw", a preset or None,
+    settings as a store names them."""
+
+    params: list[Param]
+    groups: list[tuple[str, str | None, dict[str, str]]]
+    cut: Cut
+    on_shards: bool
+    budget: int
+    tile: int
+    chunk: int
+    slots: int
+    threads: int
+    dtypes: dict[str, str] = field(default_factory=dict)
+
+
+def text_settings(settings: dict[str, str], keep: list[Any]) -> Any:
+    array = (_abi.Setting * max(1, len(settings)))()
+    for one, (key, value) in zip(array, settings.items()):
+        one.key, one.value = key.encode(), value.encode()
+    keep.append(array)
+    return array
+
+
+class Model:
+    """The C struct of a description, and all that it leads to."""
+
+    def __init__(self, of: Description) -> None:
+        self._keep: list[Any] = []
+        self.of = of
+        self.struct = _abi.Model(size=ctypes.sizeof(_abi.Model))
+        model = self.struct
+        model.params, model.param_count = self._params(), len(of.params)
+        model.groups, model.group_count = self._groups(), len(of.groups)
+        whole = not of.cut.axes and of.cut.shards is None
+        layout = self._layout(
+            _abi.REPLICATED if whole or of.cut.axes else _abi.ROWS,
+            of.cut.copies if whole else of.cut.shards or 0,
+            1 if whole else of.cut.copies,
+        )
+        model.gradients = model.weights = layout
+        self._add_axes(model)
+        model.placement = _abi.ON_SHARDS if of.on_shards else _abi.AT_OWNERS
+        model.hand_in = _abi.REDUCED
+        model.budget_bytes, model.tile_bytes, model.chunk_bytes = of.budget, of.tile, of.chunk
+        model.slots, model.threads = of.slots, of.threads
+        model.dtypes, model.dtype_count = text_settings(of.dtypes, self._keep), len(of.dtypes)
+
+    def plan(self, rank: int, world: int) -> Plan:
+        """What an engine of it will take; an error where opening one would be one."""
+        plan = _abi.Plan(size=ctypes.sizeof(_abi.Plan))
+        _library.call("ebb_model_plan", ctypes.byref(self.struct), rank, world, ctypes.byref(plan))
+        return Plan(
+            plan.state_bytes, plan.memory_bytes, plan.ranks_bytes, plan.least_budget_bytes,
+            plan.disk_bytes, plan.step_read_bytes, plan.step_written_bytes, plan.step_sent_bytes,
+        )  # fmt: skip
+
+    def boxes(self, rank: int, world: int, param: int) -> list[Box]:
+        """What a rank holds of a parameter."""
+        ndim, count = len(self.of.params[param].shape), 64
+        offsets, extents = (ctypes.c_uint64 * (ndim * count))(), (ctypes.c_uint64 * (ndim * count))()
+        boxes = ctypes.c_uint32(count)
+        _library.call(
+            "ebb_model_pieces", ctypes.byref(self.struct), rank, world, _abi.WEIGHTS, param,
+            offsets, extents, ctypes.byref(boxes),
+        )  # fmt: skip
+        return [
+            (tuple(offsets[i * ndim : (i + 1) * ndim]), tuple(extents[i * ndim : (i + 1) * ndim]))
+            for i in range(min(boxes.value, count))
+        ]
+
+    def _params(self) -> Any:
+        array = (_abi.Param * max(1, len(self.of.params)))()
+        for one, param in zip(array, self.of.params):
+            shape = (ctypes.c_uint64 * max(1, len(param.shape)))(*param.shape)
+            self._keep.append(shape)
+            one.size, one.name = ctypes.sizeof(_abi.Param), param.name.encode()
+            one.shape, one.ndim, one.group = shape, len(param.shape), param.group
+            one.gradient_dtype = one.weight_dtype = DTYPES[param.dtype]
+            if self.of.cut.axes:
+                self._cut_param(one, self.of.cut.parts[param.name])
+        self._keep.append(array)
+        return array
+
+    def _cut_param(self, one: Any, part: Part) -> None:
+        one.partition = _partition_name(part)
+        cuts = (_abi.OnAxis * max(1, len(part.cuts)))()
+        for cut, (axis, dim) in zip(cuts, part.cuts):
+            cut.axis, cut.number = axis.encode(), dim
+        self._keep.append(cuts)
+        one.cuts, one.cut_count = cuts, len(part.cuts)
+
+    def _groups(self) -> Any:
+        array = (_abi.Group * max(1, len(self.of.groups)))()
+        for one, (optimizer, preset, settings) in zip(array, self.of.groups):
+            one.size, one.optimizer = ctypes.sizeof(_abi.Group), optimizer.encode()
+            one.preset = preset.encode() if preset is not None else None
+            one.settings = text_settings(settings, self._keep)
+            one.setting_count = len(settings)
+        self._keep.append(array)
+        return array
+
+    def _layout(self, policy: int, shards: int, copies: int) -> Any:
+        layout = _abi.Layout(size=ctypes.sizeof(_abi.Layout), policy=policy)
+        layout.shard_world, layout.replicas = shards, copies
+        self._keep.append(layout)
+        return ctypes.pointer(layout)
+
+    def _add_axes(self, model: Any) -> None:
+        cut = self.of.cut
+        axes = (_abi.Axis * max(1, len(cut.axes)))()
+        for axis, (name, ranks) in zip(axes, cut.axes):
+            axis.name, axis.ranks = name.encode(), ranks
+        parts = sorted({_shape_of(part) for part in cut.parts.values()})
+        array = (_abi.Partition * max(1, len(parts)))()
+        for one, (rows, copies) in zip(array, parts):
+            one.size, one.name = ctypes.sizeof(_abi.Partition), _partition_text(rows, copies)
+            one.gradients = one.weights = self._layout(
+                _abi.ROWS if rows else _abi.REPLICATED, 0, 0
+            )
+            one.shards, one.shard_count = self._texts(rows)
+            one.copies, one.copy_count = self._texts(copies)
+        self._keep += [axes, array]
+        model.axes, model.axis_count = axes, len(cut.axes)
+        model.partitions, model.partition_count = array, len(parts)
+
+    def _texts(self, texts: Sequence[str]) -> tuple[Any, int]:
+        array = (ctypes.c_char_p * max(1, len(texts)))(*[text.encode() for text in texts])
+        self._keep.append(array)
+        return array, len(texts)
+
+
+def _shape_of(part: Part) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    return part.rows, part.copies
+
+
+def _partition_text(rows: tuple[str, ...], copies: tuple[str, ...]) -> bytes:
+    return f"rows over {' '.join(rows) or 'none'}, copies over {' '.join(copies) or 'none'}".encode()
+
+
+def _partition_name(part: Part) -> bytes:
+    return _partition_text(*_shape_of(part))
+
+
+@dataclass(frozen=True)
+class Start:
+    """What an engine begins from. begin: _abi.STORE_OR_GIVEN, STORE or GIVEN."""
+
+    directory: str
+    begin: int
+    checkpoint: str | None = None
+    sources: tuple[str, ...] = ()
+    expected_step: int | None = None
+    expected_store: str | None = None
+    expected_generation: int | None = None
+
+
+def fill(buffer: Any, tensor: torch.Tensor) -> None:
+    """A buffer's address and size become the tensor's, whose memory the caller keeps."""
+    elems = tensor.numel()
+    buffer.data, buffer.elems = (tensor.data_ptr() if elems else None), elems
+    buffer.dtype, buffer.device, buffer.event = DTYPES[tensor.dtype], -1, None
+
+
+def check_tensor(name: str, tensor: torch.Tensor) -> None:
+    """Of what Ebb takes: Unsupported, TypeError or ValueError name what it is not."""
+    if tensor.device.type not in ("cpu", "cuda"):
+        raise Unsupported(f"{name} lies on {tensor.device}: Ebb takes what is on the host or CUDA")
+    if tensor.dtype not in DTYPES:
+        raise TypeError(f"{name} is {tensor.dtype}: Ebb takes float32 and bfloat16")
+    if not tensor.is_contiguous():
+        raise ValueError(f"{name} is not contiguous in memory: use .contiguous()")
+
+
+class Engine:
+    """An open engine. Its methods are ebb.h's functions of the same names; [C] as there."""
+
+    def __init__(self, model: Model, ranks: int, start: Start, weights: Sequence[torch.Tensor]):
+        self._model = model  # the C side has read it, but for the names in errors
+        self._count = len(weights)
+        self._all = (ctypes.c_uint32 * max(1, self._count))(*range(self._count))
+        self._gradients = (_abi.Buffer * max(1, self._count))()
+        self._kinds = (ctypes.c_uint8 * max(1, self._count))()
+        self._handle = ctypes.c_void_p()
+        given = _abi.Start(size=ctypes.sizeof(_abi.Start), begin=start.begin)
+        given.directory = start.directory.encode()
+        given.checkpoint = start.checkpoint.encode() if start.checkpoint else None
+        sources = (ctypes.c_char_p * max(1, len(start.sources)))(
+            *[source.encode() for source in start.sources]
+        )
+        given.sources, given.source_count = sources, len(start.sources)
+        if start.expected_step is not None:
+            given.expected_step = start.expected_step + 1
+        if start.expected_store is not None:
+            given.expected_store = start.expected_store.encode()
+        if start.expected_generation is not None:
+            given.expected_generation = start.expected_generation + 1
+        buffers = (_abi.Buffer * max(1, self._count))()
+        for buffer, weight in zip(buffers, weights):
+            fill(buffer, weight)
+        given.weights = buffers
+        _library.call(
+            "ebb_engine_open", ctypes.byref(model.struct), ranks, ctypes.byref(given),
+            ctypes.byref(self._handle),
+        )  # fmt: skip
+
+    def _call(self, name: str, *arguments: Any) -> None:
+        _library.call(f"ebb_engine_{name}", self._handle, *arguments)
+
+    def close(self) -> None:
+        self._call("close")
+
+    def bind(self, param: int, weight: torch.Tensor) -> None:
+        buffer = _abi.Buffer()
+        fill(buffer, weight)
+        self._call("bind", ctypes.byref(ctypes.c_uint32(param)), ctypes.byref(buffer), 1)
+
+    def install_weights(self) -> None:
+        self._call("install_weights")
+
+    def take_weights(self) -> None:
+        self._call("take_weights", self._all, self._count)
+
+    def set(self, group: int, key: str, value: float) -> None:
+        self._call("set", group, key.encode(), value)
+
+    def step(
+        self, gradients: Sequence[torch.Tensor | None], inv_scale: float, max_norm: float
+    ) -> Any:
+        """[C] A step with a gradient for each parameter, None: it has none and stays as it is.
+        Answers the C struct of results."""
+        for i, gradient in enumerate(gradients):
+            if gradient is None:
+                self._kinds[i] = _abi.NONE_UNTOUCHED
+            else:
+                self._kinds[i] = _abi.GRADIENT
+                fill(self._gradients[i], gradient)
+        self._call("gradients", self._all, self._gradients, self._kinds, self._count)
+        args = _abi.StepArgs(ctypes.sizeof(_abi.StepArgs), inv_scale, max_norm)
+        result = _abi.StepResult(size=ctypes.sizeof(_abi.StepResult))
+        self._call("step", ctypes.byref(args), ctypes.byref(result))
+        return result
+
+    def abandon(self) -> None:
+        self._call("abandon")
+
+    def read_state(self, state: str, params: Sequence[int], into: Sequence[torch.Tensor]) -> None:
+        self._call("read_state", state.encode(), *self._named(params, into))
+
+    def write_state(
+        self, state: str, params: Sequence[int], of: Sequence[torch.Tensor], taken: int | None
+    ) -> None:
+        self._call(
+            "write_state", state.encode(), *self._named(params, of), -1 if taken is None else taken
+        )
+
+    def _named(self, params: Sequence[int], tensors: Sequence[torch.Tensor]) -> tuple[Any, ...]:
+        numbers = (ctypes.c_uint32 * max(1, len(params)))(*params)
+        buffers = (_abi.Buffer * max(1, len(params)))()
+        for buffer, tensor in zip(buffers, tensors):
+            fill(buffer, tensor)
+        return numbers, buffers, len(params)
+
+    def snapshot(self) -> bool:
+        begun = ctypes.c_int32()
+        self._call("snapshot", ctypes.byref(begun))
+        return begun.value != 0
+
+    def wait_snapshot(self) -> int:
+        generation = ctypes.c_uint64()
+        self._call("wait_snapshot", ctypes.byref(generation))
+        return generation.value
+
+    def committed(self) -> tuple[int, int]:
+        """Generation and step; raises the error of a snapshot that was abandoned."""
+        generation, step = ctypes.c_uint64(), ctypes.c_uint64()
+        self._call("committed", ctypes.byref(generation), ctypes.byref(step))
+        return generation.value, step.value
+
+    def about(self) -> dict[str, Any]:
+        return self._json("about")
+
+    def stats(self) -> dict[str, Any]:
+        return self._json("stats")
+
+    def _json(self, name: str) -> dict[str, Any]:
+        text = ctypes.c_void_p()
+        self._call(name, ctypes.byref(text))
+        found: dict[str, Any] = json.loads(_library.text(text))
+        return found
+
+    def set_blob(self, key: str, value: bytes) -> None:
+        self._call("set_blob", key.encode(), value, len(value))
+
+    def blob(self, key: str) -> bytes | None:
+        size = ctypes.c_uint64()
+        self._call("blob", key.encode(), None, ctypes.byref(size))
+        if size.value == 0:
+            return None
+        room = ctypes.create_string_buffer(size.value)
+        self._call("blob", key.encode(), room, ctypes.byref(size))
+        return room.raw[: size.value]

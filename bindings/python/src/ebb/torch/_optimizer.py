@@ -1,0 +1,397 @@
+"""An ordinary torch optimizer whose state lies in a swap directory."""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+import time
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ebb.errors import Error, StateError, UsageError
+
+from . import _groups, _placements, _state, _state_dict
+from ._description import describe, named
+from ._engine import Engine, Plan
+from ._options import Options
+from ._run import Beginning, Run
+from ._world import world_of
+
+
+@dataclass(frozen=True)
+class StepInfo:
+    """What a step did. norm: of the whole gradient before clipping, NaN where it is not finite;
+    clip: what it was multiplied with; skipped: a gradient was not finite, nothing has changed."""
+
+    step: int = 0
+    norm: float = 0.0
+    clip: float = 1.0
+    skipped: bool = False
+    seconds: float = 0.0
+
+
+class Blobs:
+    """What a trainer wants back after a resume (data position, RNG): bytes by name, at most 256 KiB
+    in all, stored with every snapshot."""
+
+    def __init__(self, engine: Callable[[], Engine]) -> None:
+        self._engine = engine
+
+    def __setitem__(self, key: str, value: bytes) -> None:
+        self._engine().set_blob(key, bytes(value))
+
+    def __getitem__(self, key: str) -> bytes:
+        found = self._engine().blob(key)
+        if found is None:
+            raise KeyError(key)
+        return found
+
+    def __contains__(self, key: str) -> bool:
+        return self._engine().blob(key) is not None
+
+    def get(self, key: str, default: bytes | None = None) -> bytes | None:
+        found = self._engine().blob(key)
+        return default if found is None else found
+
+
+class Optimizer(torch.optim.Optimizer):
+    """What Muon and AdamW share. docs/python.md is its manual. Calls marked [C] are made by all
+    ranks. One thread at a time: another one's call beside it raises StateError."""
+
+    def __init__(self, params: Any, defaults: dict[str, Any], options: Options) -> None:
+        self._options = options
+        self._run: Run | None = None
+        self._closed = False
+        self._pid, self._in_call = os.getpid(), threading.Lock()
+        self._beginning = Beginning()
+        self._pending: dict[str, Any] = {"state": {}}  # a state dict that came before the engine
+        self._consolidated: dict[int, dict[str, Any]] | None = None
+        self._warned: set[str] = set()
+        self.last = StepInfo()
+        self.blobs = Blobs(lambda: self._opened().engine)
+        super().__init__(_groups.as_groups(params), defaults)
+
+    # --- torch's own ---------------------------------------------------------------------------
+
+    @torch.no_grad()
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:  # type: ignore[override]
+        """[C] A step with the gradients that parameters have; one without stays as it is. `closure`
+        runs first, and its answer is the step's."""
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+        with self._alone("step"):
+            first = self._run is None
+            if first:
+                self._open()
+            if not (first and self._opened().is_dummy()):
+                self._make_step()
+        return loss
+
+    @torch.no_grad()
+    def state_dict(self) -> dict[str, Any]:
+        """What torch's optimizers answer, for torch.save and for torch.distributed.checkpoint. [C]
+        where parameters are DTensors. Where other ranks have the same plain parameters, all call
+        consolidate_state_dict() before, and one this."""
+        if self._closed:
+            self._opened()
+        packed = _state_dict.packed(self.param_groups)
+        if self._run is None:
+            return {**self._pending, "state": dict(self._pending["state"]), "param_groups": packed}
+        with self._alone("state_dict"):
+            return {"param_groups": packed, **self._states_now()}
+
+    @torch.no_grad()
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Takes what state_dict() answered, here or from torch.optim.Muon or AdamW, on any number
+        of ranks: [C] where the engine is open; else open() takes it, in place of what lies in
+        `swap`."""
+        given = dict(state_dict)
+        groups = given.pop("param_groups")
+        _state_dict.check_groups(self.param_groups, groups)
+        if "store" in given.get("ebb", {}):
+            self._take_reference(given)
+        elif given.get("state"):
+            self._take_states({**given, "param_groups": groups})
+        _state_dict.take_groups(self.param_groups, groups)
+
+    @torch.no_grad()
+    def consolidate_state_dict(self, to: int = 0) -> None:
+        """[C] Rank `to` gets the whole state, in files of its swap directory, for its next
+        state_dict(). Lightning calls it by itself."""
+        if self._run is None:
+            return
+        with self._alone("consolidate_state_dict"):
+            self._run.engine.snapshot()
+            self._consolidated = self._read_states(self._run.world.rank == to)
+
+    def add_param_group(self, param_group: dict[str, Any]) -> None:
+        if self._run is not None:
+            raise StateError(
+                "groups and parameters are fixed while the engine is open",
+                hint="optimizer.close(), then make it anew with all groups and resume='store':"
+                " state goes with the names",
+            )
+        super().add_param_group(param_group)
+        _groups.check_group(self.param_groups[-1])
+        names = [name for one in self.param_groups for name in one["param_names"]]
+        if len(set(names)) != len(names):
+            twice = next(name for name in names if names.count(name) > 1)
+            raise ValueError(f"two parameters are named {twice}")
+
+    # --- Ebb's ---------------------------------------------------------------------------------
+
+    @torch.no_grad()
+    def open(self) -> None:
+        """[C] What the first step() does: connects the ranks, and opens the store or makes it."""
+        with self._alone("open"):
+            if self._run is None:
+                self._open()
+
+    def close(self) -> None:
+        """Lets go. Steps that no snapshot has are lost, and said (ResourceWarning)."""
+        if self._run is None or os.getpid() != self._pid:
+            self._run, self._closed = None, True
+            return
+        with self._alone("close"):
+            run, self._run, self._closed = self._run, None, True
+            self.state.clear()
+            try:
+                lost = self.last.step - run.engine.committed()[1]
+            except Error:
+                lost = 0  # of the last snapshot: it was said behind a step
+            run.close()
+        if lost > 0:
+            warnings.warn(
+                f"{lost} steps since the last snapshot are lost: call snapshot() before",
+                ResourceWarning, stacklevel=2,
+            )  # fmt: skip
+
+    def __enter__(self) -> Optimizer:
+        return self
+
+    def __exit__(self, *_: Any) -> None:
+        self.close()
+
+    def __del__(self) -> None:
+        # At the interpreter's end peers may live on, and a forked child has nothing to close.
+        if getattr(self, "_run", None) is not None and not sys.is_finalizing():
+            self.close()
+
+    def __getstate__(self) -> Any:
+        raise TypeError("an optimizer and its store are one: use state_dict()")
+
+    def __deepcopy__(self, memo: Any) -> Any:
+        return self.__getstate__()
+
+    @property
+    def opened(self) -> bool:
+        return self._run is not None
+
+    @property
+    def steps(self) -> int:
+        """How many steps the state has taken, those before a resume too."""
+        return self._opened().steps
+
+    @property
+    def origin(self) -> str:
+        """What the state began from, and what was different there; for people."""
+        return str(self._opened().engine.about()["origin"])
+
+    @property
+    def store(self) -> Path:
+        """What ckpt-inspect and ckpt-convert read."""
+        return Path(self._opened().engine.about()["store"])
+
+    @torch.no_grad()
+    def plan(self) -> Plan:
+        """What it takes, in bytes; before it is opened, too."""
+        world = world_of(self._options.process_group)
+        with self._alone("plan"):
+            if self._run is not None:
+                return self._run.model.plan(world.rank, world.size)
+            model = describe(
+                self.param_groups, named(self.param_groups), self._options, world
+            )
+            return model.plan(world.rank, world.size)
+
+    def stats(self) -> dict[str, Any]:
+        """The engine's counters, by name."""
+        return self._opened().engine.stats()
+
+    def snapshot(self, wait: bool = False) -> int | None:
+        """[C] Marks the present state; it becomes durable beside the next steps, or now (`wait`).
+        The generation, where that is known."""
+        with self._alone("snapshot"):
+            engine = self._opened().engine
+            engine.snapshot()
+            return engine.wait_snapshot() if wait else None
+
+    @torch.no_grad()
+    def take_parameters(self) -> None:
+        """[C] Masters become the parameters, where these are not the masters rounded: after you
+        edited them. A step notices by itself what torch's version counters know of."""
+        with self._alone("take_parameters"):
+            self._opened().take_parameters()
+
+    @torch.no_grad()
+    def state_of(self, name: str, state: str) -> Tensor:
+        """[C] "master", "momentum_buffer", "exp_avg" or "exp_avg_sq" of a parameter, in fp32: this
+        rank's shard, placed as the parameter."""
+        with self._alone("state_of"):
+            run = self._opened()
+            if name not in run.of.names:
+                raise UsageError(f"no parameter is named {name!r}")
+            return run.read(run.of.names.index(name), state)
+
+    def load(self, path: str | os.PathLike[str]) -> str:
+        """[C] Opens with the state of a checkpoint, of any format that Ebb reads, in place of what
+        lies in `swap`. Answers what was taken."""
+        if self._run is not None:
+            raise StateError("load() comes before the first step", hint="make a new optimizer")
+        self._beginning = Beginning(checkpoint=os.fspath(path))
+        self.open()
+        return self.origin
+
+    # --- how -----------------------------------------------------------------------------------
+
+    def _open(self) -> None:
+        if self._closed:
+            raise StateError("this optimizer is closed", hint="make a new one: resume='store'")
+        world = world_of(self._options.process_group)
+        of = named(self.param_groups)
+        self._run = Run(self.param_groups, of, self._options, world, self._beginning)
+        self._pid = os.getpid()
+        self._beginning, self._pending = Beginning(), {"state": {}}
+        self.last = StepInfo(step=int(self._run.engine.about()["step"]))
+        for i, param in enumerate(of.params):
+            self.state[param] = self._lazy(self._run, i)
+
+    def _lazy(self, run: Run, i: int) -> _state.LazyState:
+        """torch's keys of a parameter, from the beginning."""
+        count = ("step",) if run.of.algorithms[i] == "adamw" else ()
+        read = lambda name: run.counts()(i) if name == "step" else run.read(i, name)  # noqa: E731
+        return _state.LazyState((*count, *run.state_names(i)), read)
+
+    def _make_step(self) -> None:
+        began = time.perf_counter()
+        for group in self.param_groups:
+            _groups.check_means_nothing(group)
+        run = self._opened()
+        gradients = [self._gradient(n, p) for n, p in zip(run.of.names, run.of.params)]
+        result = run.step(gradients, self._options.max_norm)
+        self.last = StepInfo(
+            int(result.step), float(result.norm), float(result.clip), bool(result.skipped),
+            time.perf_counter() - began,
+        )  # fmt: skip
+        try:
+            run.engine.committed()
+        except Error as error:
+            self._say(str(error), f"the last snapshot was abandoned: {error}")
+
+    def _gradient(self, name: str, param: Tensor) -> Tensor | None:
+        if param.grad is None:
+            return None
+        gradient = _placements.local(param.grad)
+        if gradient.layout is not torch.strided:
+            raise TypeError(f"{name}: the gradient is {gradient.layout}, Ebb takes dense ones")
+        if gradient.dtype is not param.dtype:
+            raise TypeError(f"{name}: the gradient is {gradient.dtype}, the parameter {param.dtype}")
+        if gradient.is_contiguous():
+            return gradient
+        self._say("copied", f"{name}: its gradient is not contiguous, and is copied in each step")
+        return gradient.contiguous()
+
+    def _states_now(self) -> dict[str, Any]:
+        run = self._opened()
+        if self._options.checkpoint == "reference":
+            return {"state": {}, "ebb": self._reference(run)}
+        if run.world.size > 1 and not run.of.sharded():
+            states, self._consolidated = self._consolidated, None
+            if states is None:
+                raise StateError(
+                    "state_dict() on one rank alone has only what this rank keeps",
+                    hint="call optimizer.consolidate_state_dict() on all ranks before; with"
+                    " transformers' Trainer: callbacks=[ebb.torch.hf.Callback()]",
+                )
+        else:
+            run.engine.snapshot()
+            states = self._read_states(True) or {}
+        return {"state": states, "ebb": {"step": run.steps}}
+
+    def _read_states(self, keep: bool) -> dict[int, dict[str, Any]] | None:
+        """[C] By torch's numbers of parameters; where they are not kept, the same calls."""
+        run = self._opened()
+        count, states = run.counts(), {}
+        numbers = _state_dict.numbers(self.param_groups, run.of.params)
+        for i, number in enumerate(numbers):
+            one = {"step": count(i)} if run.of.algorithms[i] == "adamw" else {}
+            for name in run.state_names(i):
+                one[name] = run.read(i, name)
+            if keep:
+                states[number] = one
+        return states if keep else None
+
+    def _take_states(self, given: dict[str, Any]) -> None:
+        by_name = _state_dict.states_by_name(self.param_groups, given)
+        step = _state_dict.step_of(given, by_name)
+        if self._run is None:
+            self._beginning = Beginning(states=by_name, step=step)
+            self._pending = {"state": given["state"], "ebb": {"step": step}}
+            return
+        with self._alone("load_state_dict"):
+            self._run.write_states(by_name, step)
+
+    def _reference(self, run: Run) -> dict[str, Any]:
+        run.engine.snapshot()
+        generation = run.engine.wait_snapshot()
+        return {
+            "store": str(run.engine.about()["store_id"]), "generation": generation,
+            "step": run.steps, "paths": [str(path) for path in self._options.directories()],
+        }  # fmt: skip
+
+    def _take_reference(self, given: dict[str, Any]) -> None:
+        said = given["ebb"]
+        if self._run is None:
+            self._beginning, self._pending = Beginning(reference=said), {"state": {}, "ebb": said}
+            return
+        store = str(self._run.engine.about()["store_id"])
+        if store != said["store"] or self._run.steps != said["step"]:
+            raise StateError(
+                f"the state dict means step {said['step']} of store {said['store']}, and open is"
+                f" step {self._run.steps} of {store}",
+                hint="load it before the first step",
+            )
+
+    def _opened(self) -> Run:
+        if self._run is None:
+            raise StateError(
+                "this optimizer is closed" if self._closed else "this optimizer is not open yet",
+                hint="make a new one: resume='store'" if self._closed else "optimizer.open()",
+            )
+        return self._run
+
+    @contextmanager
+    def _alone(self, what: str) -> Iterator[None]:
+        if os.getpid() != self._pid:
+            raise StateError(f"{what}() in a forked child: the optimizer is its parent's")
+        if not self._in_call.acquire(blocking=False):
+            raise StateError(f"{what}() beside a call of another thread")
+        try:
+            yield
+        finally:
+            self._in_call.release()
+
+    def _say(self, key: str, text: str) -> None:
+        if key not in self._warned:
+            self._warned.add(key)
+            warnings.warn(f"ebb.torch: {text}", RuntimeWarning, stacklevel=4)

@@ -1,0 +1,263 @@
+"""Run: an open engine and the parameters that it trains, on this rank."""
+
+from __future__ import annotations
+
+import ctypes
+import warnings
+import zlib
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ebb import _abi, _library
+from ebb.errors import Error, StateError
+
+from . import _engine, _placements, _state
+from ._agreement import check_placed
+from ._description import Named, describe, rates
+from ._options import Options
+from ._staging import Staging
+from ._world import World, connect
+
+_BEFORE = "ebb.torch: steps before this store"  # a blob
+
+
+@dataclass(frozen=True)
+class Beginning:
+    """What goes before a store that lies in the swap directory. states: by name, as a state dict
+    has them, of `step`; checkpoint: of any format; reference: to a store, as a state dict has it."""
+
+    states: dict[str, Any] | None = None
+    step: int = 0
+    checkpoint: str | None = None
+    reference: dict[str, Any] | None = None
+
+
+class Run:
+    """Owns the engine and the ranks' connections. Nearly all is [C]; one thread at a time."""
+
+    def __init__(
+        self, groups: list[dict[str, Any]], of: Named, options: Options, world: World,
+        beginning: Beginning,
+    ) -> None:  # fmt: skip
+        self.of, self.world = of, world
+        self._groups, self._options = groups, options
+        self.model, self.scratch, self._staging = world.together(self._prepare)
+        self._checksums = self._checksums_now()
+        check_placed(of, self.model, self._checksums, world)
+        self._ranks = connect(world, options.limit())
+        with self._closing_ranks():
+            start = self._start(beginning)
+            self.engine = _engine.Engine(self.model, self._ranks, start, self._weights())
+        self._places = self._places_now()
+        self._rates = [rates(group) for group in groups]
+        self._steps_before = int(self.engine.blob(_BEFORE) or 0)
+        self._hand_out()
+        if beginning.states is not None:
+            self.write_states(beginning.states, beginning.step)
+
+    def _prepare(self) -> tuple[_engine.Model, Path, Staging]:
+        """What can be found out alone."""
+        model = describe(self._groups, self.of, self._options, self.world)
+        directory = self._options.directory(self.world.rank, self.world.size)
+        return model, directory, Staging(self.of.params)
+
+    def close(self) -> None:
+        self.engine.close()
+        _library.call("ebb_ranks_close", self._ranks)
+
+    @property
+    def steps(self) -> int:
+        """Of the state, those that it took before it came into this store, too."""
+        return int(self.engine.about()["step"]) + self._steps_before
+
+    # --- a step --------------------------------------------------------------------------------
+
+    def is_dummy(self) -> bool:
+        """[C] torch's helpers make a step of nothing, with lr 0 and gradients of zeros, to have a
+        state to fill: where it is the first one, it is none of the state's."""
+        given = (p.grad for p in self.of.params if p.grad is not None)
+        still = all(float(group["lr"]) == 0 for group in self._groups)
+        return self.agreed(still and not any(bool(_placements.local(g).any()) for g in given))
+
+    def step(self, gradients: Sequence[Tensor | None], max_norm: float) -> Any:
+        self._set_rates()
+        self._take_edits(self._bind())
+        result = self.engine.step(self._staging.gradients(gradients), 0.0, max_norm)
+        self._hand_out()
+        return result
+
+    def take_parameters(self) -> None:
+        self._bind()
+        self._staging.take()
+        self.engine.take_weights()
+        self._note_versions()
+
+    def agreed(self, mine: bool) -> bool:
+        """[C] Whether it holds on all ranks."""
+        if self.world.size == 1:
+            return mine
+        least = ctypes.c_int64()
+        _library.call("ebb_ranks_agree", self._ranks, int(mine), ctypes.byref(least))
+        return least.value == 1
+
+    def _set_rates(self) -> None:
+        """What a scheduler changed."""
+        for number, group in enumerate(self._groups):
+            for key, value in rates(group).items():
+                if self._rates[number][key] != value:
+                    self.engine.set(number, key, value)
+                    self._rates[number][key] = value
+
+    def _bind(self) -> bool:
+        """Parameters that lie elsewhere now; whether there are any."""
+        places, before = self._places_now(), self._places
+        if places == before:
+            return False
+        self._places = places
+        for i, weight in enumerate(self._weights()):
+            if places[i] != before[i] and weight.numel():
+                _engine.check_tensor(self.of.names[i], weight)
+                self.engine.bind(i, weight)
+        return True
+
+    def _take_edits(self, moved: bool) -> None:
+        """Parameters that somebody moved or wrote since our last step, by torch's version counters,
+        or by their checksums."""
+        edited = moved or self._versions != self._versions_now()
+        if self._options.check_parameters and not edited:
+            self._staging.take()
+            edited = self._checksums != self._checksums_now()
+        if self.agreed(not edited):
+            return
+        warnings.warn(
+            "ebb.torch: parameters were moved or changed since the last step: masters take them",
+            RuntimeWarning, stacklevel=5,
+        )  # fmt: skip
+        self._staging.take()
+        self.engine.take_weights()
+
+    def _hand_out(self) -> None:
+        """New weights are there, written behind autograd's back: it is told."""
+        self._staging.hand_out()
+        torch.autograd.graph.increment_version(self._written)
+        self._note_versions()
+
+    @property
+    def _written(self) -> list[Tensor]:
+        """A DTensor and its local tensor count versions apart."""
+        sharded = [_placements.local(p) for p in self.of.params if _placements.is_dtensor(p)]
+        return [*self.of.params, *sharded]
+
+    def _note_versions(self) -> None:
+        self._versions = self._versions_now()
+        if self._options.check_parameters:
+            self._checksums = self._checksums_now()
+
+    def _versions_now(self) -> list[tuple[int, int]]:
+        return [(p._version, _placements.local(p)._version) for p in self.of.params]
+
+    def _places_now(self) -> list[int]:
+        return [_placements.local(p).data_ptr() for p in self.of.params]
+
+    def _weights(self) -> list[Tensor]:
+        """Where the engine puts them."""
+        return [self._staging.weight(i) for i in range(len(self.of.params))]
+
+    def _checksums_now(self) -> list[int]:
+        return [_crc(weight) for weight in self._weights()]
+
+    # --- state ---------------------------------------------------------------------------------
+
+    def state_names(self, i: int) -> tuple[str, ...]:
+        """A parameter's states that are tensors; the same on all ranks. A master is one where the
+        parameter is not the whole of it."""
+        names = _state.STATES[self.of.algorithms[i]]
+        whole = self.of.params[i].dtype is torch.float32
+        return names if whole else (*names, "master")
+
+    def read(self, i: int, state: str) -> Tensor:
+        """[C] This rank's part, in a file of the swap directory, placed as the parameter."""
+        param = self.of.params[i]
+        mine = _state.file_backed(tuple(_placements.local(param).shape), self.scratch)
+        self.engine.read_state(state, [i], [mine])
+        return _state.like_parameter(mine, param)
+
+    def counts(self) -> Callable[[int], Tensor]:
+        """How many steps a parameter has taken, as AdamW's state has it."""
+        about = self.engine.about()
+        step, others = int(about["step"]), about["taken"]
+        return lambda i: torch.tensor(
+            float(others.get(self.of.names[i], step)), dtype=torch.float32
+        )
+
+    def write_states(self, by_name: dict[str, Any], step: int) -> None:
+        """[C] One after the other, each rank what it holds. What is not there begins anew; the
+        state is that of `step` then, whatever this store has counted."""
+        for i, name in enumerate(self.of.names):
+            given = by_name.get(name) or {}
+            count = given.get("step") if given else 0
+            taken = None if count is None else int(count)
+            for state in self.state_names(i):
+                if state in given:
+                    mine = _state.mine_of(given[state], self.of.params[i])
+                elif state == "master":
+                    continue
+                else:
+                    mine = torch.zeros(_placements.local(self.of.params[i]).shape)
+                self.engine.write_state(state, [i], [mine], taken)
+        self._steps_before = step - int(self.engine.about()["step"])
+        self.engine.set_blob(_BEFORE, str(self._steps_before).encode())
+
+    # --- opening -------------------------------------------------------------------------------
+
+    def _start(self, beginning: Beginning) -> _engine.Start:
+        """[C] What lies in the directory already goes first only where that was said."""
+        directory, said = str(self.scratch), beginning.reference
+        if said is not None:
+            return _engine.Start(
+                directory, _abi.STORE, expected_store=str(said["store"]),
+                expected_generation=int(said["generation"]),
+            )  # fmt: skip
+        given = beginning.states is not None or beginning.checkpoint is not None
+        if given or self._options.resume == "discard":
+            return _engine.Start(directory, _abi.GIVEN, checkpoint=beginning.checkpoint)
+        found = any(self.world.gather(_has_store(self.scratch)))
+        if found and self._options.resume is None:
+            raise StateError(
+                f"{directory} holds a store already: {self._what_is_there()}",
+                hint="resume='store' goes on with it, resume='discard' begins with the parameters"
+                " as they are; load_state_dict() before the first step wins",
+            )
+        return _engine.Start(directory, _abi.STORE_OR_GIVEN)
+
+    def _what_is_there(self) -> str:
+        """[C] What the engine says where a step was expected that no store is at: nothing changes."""
+        start = _engine.Start(str(self.scratch), _abi.STORE, expected_step=1 << 62)
+        try:
+            _engine.Engine(self.model, self._ranks, start, self._weights()).close()
+        except Error as error:
+            return str(error.args[0]).rpartition("there is ")[2]
+        return "a store"
+
+    @contextmanager
+    def _closing_ranks(self) -> Iterator[None]:
+        try:
+            yield
+        except BaseException:
+            _library.call("ebb_ranks_close", self._ranks)
+            raise
+
+
+def _has_store(directory: Path) -> bool:
+    return any(entry.name.startswith("store-") for entry in directory.iterdir())
+
+
+def _crc(weight: Tensor) -> int:
+    size = weight.numel() * weight.element_size()
+    return zlib.crc32((ctypes.c_char * size).from_address(weight.data_ptr())) if size else 0

@@ -1,0 +1,110 @@
+"""State as tensors: backed by a file that has no name, so that a state dict of any size takes no
+memory that the system could not write back; and tensors of other runs as what this rank holds."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, Callable
+
+import torch
+
+from ebb.errors import LayoutError
+
+from ._placements import box_of, is_dtensor, local
+
+STATES = {"muon": ("momentum_buffer",), "adamw": ("exp_avg", "exp_avg_sq")}
+
+
+def file_backed(shape: tuple[int, ...], directory: Path) -> torch.Tensor:
+    """An fp32 tensor in a file of the directory's disk, which goes with its last tensor. Its blocks
+    are allocated now: a disk that fills up later would end the process."""
+    elems = 1
+    for extent in shape:
+        elems *= extent
+    if elems == 0:
+        return torch.empty(shape, dtype=torch.float32)
+    file = _nameless(directory)
+    try:
+        os.posix_fallocate(file, 0, 4 * elems)
+        path = f"/proc/self/fd/{file}"
+        storage = torch.UntypedStorage.from_file(path, shared=True, nbytes=4 * elems)
+    finally:
+        os.close(file)
+    tensor = torch.empty(0, dtype=torch.float32)
+    tensor.set_(storage, 0, shape)  # type: ignore[call-overload]
+    return tensor
+
+
+def _nameless(directory: Path) -> int:
+    try:
+        return os.open(directory, os.O_TMPFILE | os.O_RDWR | os.O_CLOEXEC, 0o600)
+    except OSError:  # a file system that has no such files
+        file, name = tempfile.mkstemp(prefix="state-dict-", dir=directory)
+        os.unlink(name)
+        return file
+
+
+def like_parameter(mine: torch.Tensor, param: torch.Tensor) -> torch.Tensor:
+    """What this rank has of a parameter's state, as a tensor placed as the parameter is."""
+    if not is_dtensor(param):
+        return mine
+    from torch.distributed.tensor import DTensor
+
+    return DTensor.from_local(
+        mine, param.device_mesh, param.placements,  # type: ignore[attr-defined]
+        run_check=False, shape=param.shape, stride=param.stride(),
+    )  # fmt: skip
+
+
+def check_shape(name: str, given: torch.Tensor, param: torch.Tensor) -> None:
+    if tuple(given.shape) != tuple(param.shape):
+        raise LayoutError(
+            f"{name}: the state dict has {tuple(given.shape)}, and the parameter is"
+            f" {tuple(param.shape)}",
+            hint="states go with parameters by their names: is it this model's?",
+        )
+
+
+def mine_of(given: torch.Tensor, param: torch.Tensor) -> torch.Tensor:
+    """Of a state that a state dict has of a parameter, what this rank holds: fp32, contiguous."""
+    if is_dtensor(given):
+        placed = given
+        if is_dtensor(param):
+            same = given.device_mesh == param.device_mesh and tuple(given.placements) == tuple(  # type: ignore[attr-defined]
+                param.placements  # type: ignore[attr-defined]
+            )
+            if not same:
+                placed = given.redistribute(param.device_mesh, param.placements)  # type: ignore[attr-defined]
+            mine = local(placed)
+        else:
+            mine = given.full_tensor()  # type: ignore[attr-defined]
+    elif is_dtensor(param):
+        offsets, extents = box_of(param)
+        mine = given.detach()[tuple(slice(o, o + e) for o, e in zip(offsets, extents))]
+    else:
+        mine = given.detach()
+    return mine.to(device="cpu", dtype=torch.float32).contiguous()
+
+
+class LazyState(Mapping[str, Any]):
+    """A parameter's state as torch has it, whose values are read when they are asked for. [C]"""
+
+    def __init__(self, names: tuple[str, ...], read: Callable[[str], Any]) -> None:
+        self._names, self._read = names, read
+
+    def __getitem__(self, name: str) -> Any:
+        if name not in self._names:
+            raise KeyError(name)
+        return self._read(name)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._names)
+
+    def __len__(self) -> int:
+        return len(self._names)
+
+    def __repr__(self) -> str:
+        return f"<{', '.join(self._names)}: read when asked for>"
