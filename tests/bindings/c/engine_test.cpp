@@ -1,7 +1,9 @@
 // A training through ebb.h beside the same one through the engine of C++: the same bits.
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <cstring>
+#include <thread>
 
 #include "ebb/libmuon/step/engine.h"
 #include "tests/bindings/c/small_model.h"
@@ -305,6 +307,29 @@ TEST(CMinimal, LearnsAndGoesOnWhereItWas) {
   const auto at = second.out.find("step 100: loss ");
   ASSERT_NE(at, std::string::npos) << second.out;
   EXPECT_LT(std::stod(second.out.substr(at + 15)), 0.2);
+}
+
+// A step is put away under nobody who looks at it, on whatever thread.
+TEST_F(CEngine, GoesBackBesideThreadsThatWaitForAParameter) {
+  SmallModel model;
+  ebb_engine* const engine = opened(model);
+  std::atomic<bool> over = false;
+  std::atomic<int> refused = 0;
+  std::vector<std::thread> threads;
+  for (std::uint32_t param = 0; param < 3; ++param)
+    threads.emplace_back([&, param] {
+      while (!over)
+        if (const ebb_status status = ebb_engine_wait_parameter(engine, param); status != EBB_DONE)
+          refused += status == EBB_STATE ? 0 : 1;
+    });
+  for (std::uint64_t step = 0; step < 30; ++step) {
+    ASSERT_EQ(model.step(engine, 0), EBB_DONE) << last_message();
+    ASSERT_EQ(ebb_engine_abandon(engine), EBB_DONE) << last_message();
+  }
+  over = true;
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_EQ(refused, 0);
+  EXPECT_EQ(ebb_engine_close(engine), EBB_DONE);
 }
 
 }  // namespace
