@@ -16,8 +16,8 @@ std::string read_text(const fs::path& path) {
 }
 
 bool is_ours(const fs::path& path) {
-  static const std::vector<std::string> extensions = {".h",     ".cpp", ".cu",  ".cuh",
-                                                      ".cmake", ".md",  ".txt", ""};
+  static const std::vector<std::string> extensions = {".h",  ".cpp", ".cu", ".cuh", ".cmake",
+                                                      ".md", ".txt", ".py", ""};
   const std::string extension = path.extension().string();
   return std::find(extensions.begin(), extensions.end(), extension) != extensions.end();
 }
@@ -59,7 +59,9 @@ std::string SourceFile::extension() const { return fs::path(path).extension().st
 
 bool SourceFile::is_script() const {
   return path == "dev" || top() == ".ci" || extension() == ".cmake" ||
-         fs::path(path).filename() == "CMakeLists.txt";
+         fs::path(path).filename() == "CMakeLists.txt" ||
+         (extension() == ".py" &&
+          (path.starts_with("bindings/") || path.starts_with("tests/bindings/")));
 }
 
 const fs::path& root() {

@@ -24,7 +24,7 @@ struct SourceFile {
   bool is_header() const { return extension() == ".h" || extension() == ".cuh"; }
   bool is_cuda() const { return extension() == ".cu" || extension() == ".cuh"; }
   bool is_cpp() const { return is_header() || is_cuda() || extension() == ".cpp"; }
-  bool is_script() const;  // bash, CMake
+  bool is_script() const;  // bash, CMake, the Python package and its tests
 };
 
 const std::filesystem::path& root();

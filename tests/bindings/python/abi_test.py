@@ -11,6 +11,7 @@ import sys
 import tempfile
 import unittest
 from pathlib import Path
+from typing import Any
 
 from ebb import _abi
 
@@ -63,7 +64,7 @@ class AsTheCompilerHasIt(unittest.TestCase):
             name = c_name(struct)
             program.append(f"SIZE({name});")
             known.append(f"{name} {ctypes.sizeof(struct)}")
-            for field, ctype in struct._fields_:
+            for field, ctype, *_ in struct._fields_:
                 place = getattr(struct, field)
                 kind = SCALARS.get(ctype, "pointer")
                 program.append(f"FIELD({name}, {field});")
@@ -127,16 +128,16 @@ class Generator(unittest.TestCase):
     def run_on_header(self, text: str, *arguments: str) -> subprocess.CompletedProcess[str]:
         self.header.write_text(text)
         return subprocess.run(
-            [sys.executable, BINDINGS / "generate_abi.py", "--header", self.header]
-            + ["--output", self.output, *arguments],
+            [sys.executable, str(BINDINGS / "generate_abi.py")]
+            + ["--header", str(self.header), "--output", str(self.output), *arguments],
             capture_output=True,
             text=True,
         )
 
-    def generated(self, declarations: str) -> dict[str, object]:
+    def generated(self, declarations: str) -> dict[str, Any]:
         run = self.run_on(declarations)
         self.assertEqual((run.returncode, run.stderr), (0, ""))
-        module: dict[str, object] = {}
+        module: dict[str, Any] = {}
         exec(self.output.read_text(), module)
         return module
 
@@ -145,7 +146,7 @@ class Generator(unittest.TestCase):
             "typedef int32_t ebb_status;\n"
             "enum { EBB_A = 0, /* EBB_C = 5 */ EBB_B = -100 };\n"
             "typedef struct ebb_two_words {\n  double x;\n  const uint32_t *p, *q;\n"
-            "  int32_t i, j;\n} ebb_two_words;\n"
+            "  int32_t *i, j;\n} ebb_two_words;\n"
             "typedef struct ebb_handle ebb_handle;\n"
             "EBB_API ebb_status ebb_f(const ebb_two_words* a, ebb_handle* h, ebb_handle** out,\n"
             "                         const char* s, char** text, const char* const* all,\n"
@@ -162,7 +163,7 @@ class Generator(unittest.TestCase):
                 ("x", ctypes.c_double),
                 ("p", pointer(ctypes.c_uint32)),
                 ("q", pointer(ctypes.c_uint32)),
-                ("i", ctypes.c_int32),
+                ("i", pointer(ctypes.c_int32)),
                 ("j", ctypes.c_int32),
             ],
         )

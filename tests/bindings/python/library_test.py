@@ -160,9 +160,17 @@ class Library(unittest.TestCase):
     def test_a_text_is_freed_once(self) -> None:
         answer = ctypes.c_void_p()
         _library.call("ebb_about", ctypes.byref(answer))
-        self.assertTrue(_library.text(answer).startswith("{"))
-        self.assertIsNone(answer.value)
-        self.assertEqual(_library.text(answer), "")
+        address, free, freed = answer.value, _library.library().ebb_free, []
+
+        def counted(pointer: ctypes.c_void_p) -> None:
+            freed.append(pointer.value)
+            free(pointer)
+
+        with mock.patch.object(_library.library(), "ebb_free", counted):
+            self.assertTrue(_library.text(answer).startswith("{"))
+            self.assertIsNone(answer.value)
+            self.assertEqual(_library.text(answer), "")
+        self.assertEqual(freed, [address, None])
 
     def test_each_function_has_its_types(self) -> None:
         for name, (result, arguments) in _abi.FUNCTIONS.items():

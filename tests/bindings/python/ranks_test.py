@@ -9,6 +9,7 @@ import unittest
 from collections.abc import Callable
 from ctypes import byref, c_int64, c_void_p
 from multiprocessing.connection import Connection
+from typing import Any
 
 import ebb
 from ebb import _library
@@ -57,7 +58,7 @@ def give_up(rank: int, directory: str, parent: Connection) -> None:
 
 
 class Ranks(unittest.TestCase):
-    def in_processes(self, body: Callable[[int, str, Connection], None]) -> list[object]:
+    def in_processes(self, body: Callable[[int, str, Connection], None]) -> list[Any]:
         """What a process of each rank sends, once it has everybody's address."""
         scratch = tempfile.TemporaryDirectory()
         self.addCleanup(scratch.cleanup)
@@ -78,7 +79,7 @@ class Ranks(unittest.TestCase):
             self.assertEqual(process.exitcode, 0)
         return answers
 
-    def heard(self, pipe: Connection) -> object:
+    def heard(self, pipe: Connection) -> Any:
         self.assertTrue(pipe.poll(60), "a rank says nothing")
         return pipe.recv()
 
