@@ -13,8 +13,8 @@ from ._world import World
 
 
 def check_placed(of: Named, model: _engine.Model, checksums: list[int], world: World) -> None:
-    """[C] LayoutError names the parameter, ranks, and what they have. `checksums`: of what this rank
-    holds of each."""
+    """[C] LayoutError names the parameter, ranks, and what they have. `checksums`: of what this
+    rank holds of each."""
     boxes = [_placements.box_of(param) for param in of.params]
     wrong = _misplaced(of, model, boxes, world)
     told = world.gather((of.names, wrong, list(zip(boxes, checksums))))

@@ -103,7 +103,8 @@ class Model:
     def boxes(self, rank: int, world: int, param: int) -> list[Box]:
         """What a rank holds of a parameter."""
         ndim, count = len(self.of.params[param].shape), 64
-        offsets, extents = (ctypes.c_uint64 * (ndim * count))(), (ctypes.c_uint64 * (ndim * count))()
+        numbers = ctypes.c_uint64 * (ndim * count)
+        offsets, extents = numbers(), numbers()
         boxes = ctypes.c_uint32(count)
         _library.call(
             "ebb_model_pieces", ctypes.byref(self.struct), rank, world, _abi.WEIGHTS, param,
@@ -180,7 +181,8 @@ def _shape_of(part: Part) -> tuple[tuple[str, ...], tuple[str, ...]]:
 
 
 def _partition_text(rows: tuple[str, ...], copies: tuple[str, ...]) -> bytes:
-    return f"rows over {' '.join(rows) or 'none'}, copies over {' '.join(copies) or 'none'}".encode()
+    text = f"rows over {' '.join(rows) or 'none'}, copies over {' '.join(copies) or 'none'}"
+    return text.encode()
 
 
 def _partition_name(part: Part) -> bytes:

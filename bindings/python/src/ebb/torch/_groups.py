@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import difflib
+import functools
 from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
 from torch import nn
+
+import ebb
 
 Group = dict[str, Any]
 Rule = Callable[[str, torch.Tensor], "str | None"]
@@ -47,9 +51,9 @@ def groups(
 
     muon, adamw: settings of theirs, such as dict(lr=0.02).
     rule: "hidden": Muon takes parameters of two and more dimensions that are neither an embedding's
-      nor the output head's. A head is what the model calls so (get_output_embeddings()), or a linear
-      layer with as many outputs as the largest embedding has entries. Or a function of a name and its
-      parameter that answers "muon", "adamw", or None, which leaves it out.
+      nor the output head's. A head is what the model calls so (get_output_embeddings()), or a
+      linear layer with as many outputs as the largest embedding has entries. Or a function of a
+      name and its parameter that answers "muon", "adamw", or None, which leaves it out.
     """
     if isinstance(rule, str):
         if rule != "hidden":
@@ -86,7 +90,9 @@ def _hidden(model: nn.Module) -> Rule:
     others = {id(m.weight) for m in embeddings}
     # Positions may be as many as a layer is wide: the vocabulary is the largest.
     words = max((m.num_embeddings for m in embeddings), default=-1)
-    heads = [m for m in model.modules() if isinstance(m, nn.Linear) and m.out_features == words]
+    heads: list[nn.Module] = [
+        m for m in model.modules() if isinstance(m, nn.Linear) and m.out_features == words
+    ]
     named = getattr(model, "get_output_embeddings", None)
     head = named() if callable(named) else None
     if isinstance(head, nn.Module):
@@ -98,12 +104,14 @@ def _hidden(model: nn.Module) -> Rule:
 def as_groups(params: Any) -> list[Any]:
     """What an optimizer was given, as torch.optim.Optimizer takes it: a model becomes groups()."""
     if isinstance(params, nn.Module):
-        return groups(params)
+        params = groups(params)
     if isinstance(params, (torch.Tensor, dict)) or not isinstance(params, Iterable):
         raise TypeError(
-            f"params is a {type(params).__name__}: give a model, model.named_parameters(), or groups"
+            f"params is a {type(params).__name__}: give a model, model.named_parameters(), or"
+            " groups"
         )
-    return list(params)
+    # Copies: torch writes into the dicts that it is given.
+    return [dict(one) if isinstance(one, dict) else one for one in params]
 
 
 def check_group(group: Group) -> None:
@@ -117,6 +125,7 @@ def check_group(group: Group) -> None:
     if group["algorithm"] not in ALGORITHMS:
         raise ValueError(f"algorithm={group['algorithm']!r}: 'muon' or 'adamw'")
     check_means_nothing(group)
+    _check_settings(group)
     if group["algorithm"] == "muon":
         for name, param in zip(names, group["params"]):
             if param.dim() < 2:
@@ -124,6 +133,22 @@ def check_group(group: Group) -> None:
                     f"{name} has {param.dim()} dimensions, and Muon takes matrices: give it to a"
                     " group with algorithm='adamw', or let ebb.torch.groups(model) divide them"
                 )
+
+
+def _check_settings(group: Group) -> None:
+    known = _preset_settings() if group["algorithm"] == "muon" else ()
+    for key in more_settings(group):
+        if key not in known:
+            near = difflib.get_close_matches(key, [*OURS, *known], 1)
+            meant = f"; did you mean {near[0]}?" if near else ""
+            algorithm = group["algorithm"]
+            raise ValueError(f"a group has {key!r}, which is no setting of {algorithm}{meant}")
+
+
+@functools.cache
+def _preset_settings() -> tuple[str, ...]:
+    """What `python -m ebb presets` lists."""
+    return tuple({key: None for preset in ebb.about()["presets"] for key in preset["settings"]})
 
 
 def check_means_nothing(group: Group) -> None:

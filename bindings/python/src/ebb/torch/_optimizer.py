@@ -29,13 +29,16 @@ from ._world import world_of
 @dataclass(frozen=True)
 class StepInfo:
     """What a step did. norm: of the whole gradient before clipping, NaN where it is not finite;
-    clip: what it was multiplied with; skipped: a gradient was not finite, nothing has changed."""
+    clip: what it was multiplied with; skipped: a gradient was not finite, nothing has changed;
+    bytes that this rank paged."""
 
     step: int = 0
     norm: float = 0.0
     clip: float = 1.0
     skipped: bool = False
     seconds: float = 0.0
+    read_bytes: int = 0
+    written_bytes: int = 0
 
 
 class Blobs:
@@ -82,7 +85,7 @@ class Optimizer(torch.optim.Optimizer):
     # --- torch's own ---------------------------------------------------------------------------
 
     @torch.no_grad()
-    def step(self, closure: Callable[[], Any] | None = None) -> Any:  # type: ignore[override]
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:
         """[C] A step with the gradients that parameters have; one without stays as it is. `closure`
         runs first, and its answer is the step's."""
         loss = None
@@ -291,7 +294,7 @@ class Optimizer(torch.optim.Optimizer):
         result = run.step(gradients, self._options.max_norm)
         self.last = StepInfo(
             int(result.step), float(result.norm), float(result.clip), bool(result.skipped),
-            time.perf_counter() - began,
+            time.perf_counter() - began, *run.paged(),
         )  # fmt: skip
         try:
             run.engine.committed()
@@ -301,11 +304,12 @@ class Optimizer(torch.optim.Optimizer):
     def _gradient(self, name: str, param: Tensor) -> Tensor | None:
         if param.grad is None:
             return None
+        _placements.check_alike(name, param.grad, param)
         gradient = _placements.local(param.grad)
         if gradient.layout is not torch.strided:
             raise TypeError(f"{name}: the gradient is {gradient.layout}, Ebb takes dense ones")
         if gradient.dtype is not param.dtype:
-            raise TypeError(f"{name}: the gradient is {gradient.dtype}, the parameter {param.dtype}")
+            raise TypeError(f"{name}: the gradient is {gradient.dtype}, and it {param.dtype}")
         if gradient.is_contiguous():
             return gradient
         self._say("copied", f"{name}: its gradient is not contiguous, and is copied in each step")

@@ -45,6 +45,10 @@ class Options:
         _one_of("momentum_dtype", self.momentum_dtype, tuple(_DTYPES))
         if self.masters == "parameters":
             raise Unsupported("masters='parameters' is not made yet", hint="masters='auto'")
+        if self.masters == "halves" and self.checkpoint == "tensors":
+            raise Unsupported(
+                "masters='halves' are not tensors of a state dict", hint="checkpoint='reference'"
+            )
         if not self.max_norm >= 0:
             raise ValueError(f"max_norm={self.max_norm!r}: 0, or the norm to clip to")
         if self.slots < 2 or (self.threads is not None and self.threads < 1):

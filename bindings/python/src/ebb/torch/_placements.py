@@ -28,6 +28,27 @@ def local(tensor: torch.Tensor) -> torch.Tensor:
     return tensor._local_tensor if is_dtensor(tensor) else tensor  # type: ignore[attr-defined]
 
 
+def check_alike(name: str, gradient: Any, param: Any) -> None:
+    """LayoutError where a gradient's elements are not those of its parameter, on this rank."""
+    alike = gradient.shape == param.shape and is_dtensor(gradient) == is_dtensor(param)
+    if alike and is_dtensor(param):
+        alike = (
+            tuple(gradient.placements) == tuple(param.placements)
+            and gradient.device_mesh == param.device_mesh
+            and local(gradient).shape == local(param).shape
+        )
+    if not alike:
+        raise LayoutError(
+            f"{name}: its gradient is {_how(gradient)}, and it is {_how(param)}",
+            hint="step after gradients are reduced, and placed as their parameters",
+        )
+
+
+def _how(tensor: Any) -> str:
+    placed = f" {tuple(tensor.placements)}" if is_dtensor(tensor) else ""
+    return f"{tuple(tensor.shape)}{placed}"
+
+
 @dataclass(frozen=True)
 class Part:
     """How a parameter is cut over axes: rows of its first dimension over some of them, the last the
@@ -40,8 +61,8 @@ class Part:
 
 @dataclass(frozen=True)
 class Cut:
-    """How all parameters are cut. Without axes: `shards` of rows, or whole on all (None), in so many
-    copies."""
+    """How all parameters are cut. Without axes: `shards` of rows, or whole on all (None), in so
+    many copies."""
 
     shards: int | None = None
     copies: int = 1
@@ -77,7 +98,8 @@ def check_boxes(name: str, rank: int, torchs: Box, ours: list[Box]) -> None:
     wanted = [] if 0 in torchs[1] else [torchs]
     if ours != wanted:
         raise LayoutError(
-            f"{name}: on rank {rank} torch has {_said(wanted)}, and the engine's plan {_said(ours)}",
+            f"{name}: on rank {rank} torch has {_said(wanted)}, and the engine's plan"
+            f" {_said(ours)}",
             hint="a defect of ebb.torch: please report the parameter's placements",
         )
 
@@ -100,7 +122,7 @@ def _root(meshes: Any, ranks: tuple[int, ...]) -> Any:
     raise Unsupported(
         f"no device mesh holds the {len(ranks)} ranks, in their order, of which those of the"
         f" parameters are made: {', '.join(str(mesh) for mesh in own)}",
-        hint="process_group= names the ranks that share parameters; else an optimizer for each mesh",
+        hint="process_group= names the ranks that share parameters; else an optimizer a mesh",
     )
 
 

@@ -30,7 +30,8 @@ _BEFORE = "ebb.torch: steps before this store"  # a blob
 @dataclass(frozen=True)
 class Beginning:
     """What goes before a store that lies in the swap directory. states: by name, as a state dict
-    has them, of `step`; checkpoint: of any format; reference: to a store, as a state dict has it."""
+    has them, of `step`; checkpoint: of any format; reference: to a store, as a state dict has
+    it."""
 
     states: dict[str, Any] | None = None
     step: int = 0
@@ -57,6 +58,9 @@ class Run:
         self._places = self._places_now()
         self._rates = [rates(group) for group in groups]
         self._steps_before = int(self.engine.blob(_BEFORE) or 0)
+        self._stepped = False
+        self._paged = (0, 0)
+        self.paged()
         self._hand_out()
         if beginning.states is not None:
             self.write_states(beginning.states, beginning.step)
@@ -88,9 +92,16 @@ class Run:
     def step(self, gradients: Sequence[Tensor | None], max_norm: float) -> Any:
         self._set_rates()
         self._take_edits(self._bind())
+        self._stepped = True
         result = self.engine.step(self._staging.gradients(gradients), 0.0, max_norm)
         self._hand_out()
         return result
+
+    def paged(self) -> tuple[int, int]:
+        """Bytes read and written since it was asked before."""
+        stats, before = self.engine.stats(), self._paged
+        self._paged = int(stats["pager_read_bytes"]), int(stats["pager_written_bytes"])
+        return self._paged[0] - before[0], self._paged[1] - before[1]
 
     def take_parameters(self) -> None:
         self._bind()
@@ -135,10 +146,12 @@ class Run:
             edited = self._checksums != self._checksums_now()
         if self.agreed(not edited):
             return
-        warnings.warn(
-            "ebb.torch: parameters were moved or changed since the last step: masters take them",
-            RuntimeWarning, stacklevel=5,
-        )  # fmt: skip
+        if self._stepped:  # before that, checkpoints are loaded
+            warnings.warn(
+                "ebb.torch: parameters were moved or changed since the last step: masters take"
+                " them",
+                RuntimeWarning, stacklevel=5,
+            )  # fmt: skip
         self._staging.take()
         self.engine.take_weights()
 
@@ -237,7 +250,7 @@ class Run:
         return _engine.Start(directory, _abi.STORE_OR_GIVEN)
 
     def _what_is_there(self) -> str:
-        """[C] What the engine says where a step was expected that no store is at: nothing changes."""
+        """[C] What the engine says where a step is expected that no store has: nothing changes."""
         start = _engine.Start(str(self.scratch), _abi.STORE, expected_step=1 << 62)
         try:
             _engine.Engine(self.model, self._ranks, start, self._weights()).close()

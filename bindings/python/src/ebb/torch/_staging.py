@@ -25,7 +25,7 @@ class Staging:
             if always or mine.device.type != "cpu":
                 self._weights[i] = _pinned_like(mine)
         devices = {local(params[i]).device for i in self._weights}
-        self._streams = {d: torch.cuda.Stream(d) for d in devices if d.type == "cuda"}
+        self._streams = {d: _stream(d) for d in devices if d.type == "cuda"}
         self._going_up: list[torch.cuda.Event] = []
         self.take()
 
@@ -72,7 +72,7 @@ class Staging:
         for i, host in self._weights.items():
             local(self._params[i]).copy_(host, non_blocking=True)
         for device in self._streams:
-            event = torch.cuda.Event()
+            event = torch.cuda.Event()  # type: ignore[no-untyped-call]
             event.record(torch.cuda.current_stream(device))
             self._going_up.append(event)
 
@@ -80,6 +80,10 @@ class Staging:
         for event in self._going_up:
             event.synchronize()
         self._going_up.clear()
+
+
+def _stream(device: torch.device) -> torch.cuda.Stream:
+    return torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
 
 
 def _pinned_like(tensor: Tensor) -> Tensor:

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Callable
 
@@ -71,16 +71,7 @@ def check_shape(name: str, given: torch.Tensor, param: torch.Tensor) -> None:
 def mine_of(given: torch.Tensor, param: torch.Tensor) -> torch.Tensor:
     """Of a state that a state dict has of a parameter, what this rank holds: fp32, contiguous."""
     if is_dtensor(given):
-        placed = given
-        if is_dtensor(param):
-            same = given.device_mesh == param.device_mesh and tuple(given.placements) == tuple(  # type: ignore[attr-defined]
-                param.placements  # type: ignore[attr-defined]
-            )
-            if not same:
-                placed = given.redistribute(param.device_mesh, param.placements)  # type: ignore[attr-defined]
-            mine = local(placed)
-        else:
-            mine = given.full_tensor()  # type: ignore[attr-defined]
+        mine = _placed_as(given, param)
     elif is_dtensor(param):
         offsets, extents = box_of(param)
         mine = given.detach()[tuple(slice(o, o + e) for o, e in zip(offsets, extents))]
@@ -89,8 +80,20 @@ def mine_of(given: torch.Tensor, param: torch.Tensor) -> torch.Tensor:
     return mine.to(device="cpu", dtype=torch.float32).contiguous()
 
 
-class LazyState(Mapping[str, Any]):
-    """A parameter's state as torch has it, whose values are read when they are asked for. [C]"""
+def _placed_as(given: Any, param: Any) -> torch.Tensor:
+    """[C] Of a DTensor, what this rank has of the parameter."""
+    if not is_dtensor(param):
+        whole: torch.Tensor = given.full_tensor()
+        return whole
+    mesh, placements = param.device_mesh, tuple(param.placements)
+    if given.device_mesh != mesh or tuple(given.placements) != placements:
+        given = given.redistribute(mesh, placements)
+    return local(given)
+
+
+class LazyState:
+    """A parameter's state as torch has it, whose values are read when they are asked for. [C] Like
+    a dict, and no Mapping: what takes those apart and makes them anew would read all of them."""
 
     def __init__(self, names: tuple[str, ...], read: Callable[[str], Any]) -> None:
         self._names, self._read = names, read
@@ -103,8 +106,23 @@ class LazyState(Mapping[str, Any]):
     def __iter__(self) -> Iterator[str]:
         return iter(self._names)
 
+    def __contains__(self, name: object) -> bool:
+        return name in self._names
+
     def __len__(self) -> int:
         return len(self._names)
+
+    def get(self, name: str, default: Any = None) -> Any:
+        return self[name] if name in self else default
+
+    def keys(self) -> tuple[str, ...]:
+        return self._names
+
+    def values(self) -> Iterator[Any]:
+        return (self[name] for name in self)
+
+    def items(self) -> Iterator[tuple[str, Any]]:
+        return ((name, self[name]) for name in self)
 
     def __repr__(self) -> str:
         return f"<{', '.join(self._names)}: read when asked for>"

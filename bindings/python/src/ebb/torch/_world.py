@@ -1,5 +1,5 @@
-"""The ranks that share parameters: connected through the trainer's own process group, which passes a
-line of text for each; from then on Ebb has connections of its own."""
+"""The ranks that share parameters: connected through the trainer's own process group, which passes
+a line of text for each; from then on Ebb has connections of its own."""
 
 from __future__ import annotations
 
