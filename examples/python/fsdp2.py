@@ -30,7 +30,8 @@ for step in range(optimizer.steps, int(sys.argv[2])):
     if optimizer.steps % 20 == 0:
         optimizer.snapshot()  # beside the next steps; kill it whenever you like
 if rank == 0:
-    print(f"{optimizer.origin}; step {optimizer.steps}: norm {optimizer.last.norm:.4f}, loss {loss.item():.4f}")
+    print(optimizer.origin)
+    print(f"step {optimizer.steps}: norm {optimizer.last.norm:.4f}, loss {loss.item():.4f}")
 optimizer.snapshot(wait=True)
 optimizer.close()
 dist.destroy_process_group()

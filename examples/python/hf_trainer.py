@@ -1,5 +1,5 @@
-"""transformers' Trainer, alone or under torchrun; type it again with more steps, and it goes on at its
-last checkpoint.
+"""transformers' Trainer, alone or under torchrun; type it again with more steps, and it goes on at
+its last checkpoint.
 
 python hf_trainer.py FOLDER STEPS"""
 import sys

@@ -1,4 +1,4 @@
-"""Lightning with FSDP2 on 2 ranks; type it again with more steps, and it goes on from its checkpoint.
+"""Lightning with FSDP2 on 2 ranks; type it again with more steps, and it goes on where it was.
 
 python lightning_fsdp2.py FOLDER STEPS"""
 import sys

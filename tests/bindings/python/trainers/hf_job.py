@@ -1,9 +1,10 @@
-"""transformers' Trainer, unchanged, on a small GPT-2: gradients accumulated, warm-up, clipping, loader
-workers.
+"""transformers' Trainer, unchanged, on a small GPT-2: gradients accumulated, warm-up, clipping,
+loader workers.
 
 hf_job.py FOLDER SWAP [WORD...]: trains 40 steps, or goes on from the last checkpoint in FOLDER.
   die: the process is gone at step 23.  save: at step 20.
-  alone: without the callback; rank 0 alone asks for a state at step 5, which must fail and harm nothing.
+  alone: without the callback; rank 0 alone asks for a state at step 5, which must fail and harm
+    nothing.
   best: saves what an evaluation found best.  epoch: saves at the end of each epoch.
   torch: torch.optim instead, by hand: no Trainer, the same batches."""
 import json

@@ -111,7 +111,8 @@ def main() -> None:
         gradient_clip_val=None, default_root_dir=folder)
     model = Net()
     checkpoint = folder / "last.ckpt"
-    trainer.fit(model, torch.utils.data.DataLoader(range(64)), ckpt_path=checkpoint if checkpoint.exists() else None)
+    begin = checkpoint if checkpoint.exists() else None
+    trainer.fit(model, torch.utils.data.DataLoader(range(64)), ckpt_path=begin)
     optimizer = trainer.optimizers[0]
     began, memory = Memory.now(), Memory()
     memory.start()

@@ -81,9 +81,10 @@ class Optimizers(OptimizersContainer):
         flat = dict(state_dict)
         for group in self.optimizers[0].param_groups:
             known = [key for key in group if key not in ("params", "param_names")]
-            shared = _SHARED[group["algorithm"]]
-            flat.update(_flat(group, {k: group[k] for k in known if k in _OURS and k not in shared}))
-            flat = {**_flat(group, {k: group[k] for k in known}), **flat}
+            mine = {key: group[key] for key in known}
+            ours = [key for key in _OURS if key not in _SHARED[group["algorithm"]]]
+            flat = {**_flat(group, mine), **flat}
+            flat.update(_flat(group, {key: group[key] for key in ours if key in mine}))
         super().load_state_dict(flat)
 
     def close(self) -> None:
