@@ -1,5 +1,5 @@
-"""SIGKILL of a random rank at a random moment, again and again, each time on another number of ranks:
-where a run goes on, its weights are those that an undisturbed run has at that step, to the bit.
+"""SIGKILL of a random rank at a random moment, again and again, on a random number of ranks: where
+a run goes on, its weights are those that an undisturbed run has at that step, to the bit.
 Gradients are formulas of an element's place, so that no number of ranks changes a bit.
 
 EBB_KILLS: how many (6); EBB_KILL_SEED."""

@@ -1,0 +1,251 @@
+"""More rows of test_plain.py."""
+import inspect
+import shutil
+import torch
+
+from plain_runs import _memory, bf16_run, ebb_muon, learn, torch_pair
+from worlds import (apart, check_same, GPT, hand_groups, Net, net_batch, row, run_rows, seeded,
+                    weights_of, worst)
+
+
+@row("a closure: called once, with gradients; its loss is answered")
+def closure() -> str:
+    plain, a, (one,) = learn("net", ebb_muon("a"))
+    closed, b, (two,) = learn("net", ebb_muon("b"), closure=True)
+    assert plain == closed, "losses differ"
+    check_same(a, b, "weights")
+    calls = []
+
+    def count():
+        assert torch.is_grad_enabled()
+        calls.append(1)
+        return torch.tensor(3.5)
+    assert float(two.step(count)) == 3.5 and len(calls) == 1
+    one.close()
+    two.close()
+    return ""
+
+
+@row("budget least = budget all, bit for bit; least pages, all does not")
+def budgets() -> str:
+    figures = []
+    for kind in ("net", "gpt"):
+        losses, weights, (full,) = learn(kind, ebb_muon(f"{kind}-all", budget="all"))
+        assert full.plan().read == 0, f"'all' reads {full.plan().read} B a step"
+        full.close()
+        for budget in ("least", "50%"):
+            other, low, (opt,) = learn(kind, ebb_muon(f"{kind}-{budget}", budget=budget,
+                                                      tile="4KiB", slots=2))
+            assert other == losses, f"{kind}, {budget}: losses differ"
+            check_same(low, weights, f"{kind}, {budget}")
+            figures.append(f"{budget} {opt.plan().read}")
+            if budget == "least":
+                assert opt.plan().read > 0, "the least budget reads nothing"
+            opt.close()
+    return "bytes read in a step: " + ", ".join(figures)
+
+
+@row("last says what a step read and wrote")
+def last_bytes() -> str:
+    _, _, (opt,) = learn("net", ebb_muon("swap", budget="least", tile="4KiB"), steps=3)
+    last = opt.last
+    opt.close()
+    assert last.read_bytes > 0 and last.written_bytes > 0 and last.seconds > 0, last
+    return str(last)
+
+
+@row("placement, threads, tiles, chunks change no bit")
+def ways() -> str:
+    want = None
+    ways = [{}, dict(threads=2), dict(placement="owner"), dict(placement="shard"),
+            dict(tile="16KiB", chunk="64KiB"), dict(masters="engine")]
+    for number, options in enumerate(ways):
+        losses, weights, (opt,) = learn("gpt", ebb_muon(f"swap{number}", **options), steps=10)
+        opt.close()
+        if want is None:
+            want = losses, weights
+        assert losses == want[0], f"{options}: losses differ"
+        check_same(weights, want[1], str(options))
+    return f"{len(ways)} ways"
+
+
+@row("bf16 parameters are fp32 masters by hand, rounded")
+def bf16() -> str:
+    for masters in ("auto", "engine", "halves"):
+        bf16_run(masters, states=False)
+    return ""
+
+
+@row("bf16 parameters: masters are those by hand, state_dict() has them")
+def bf16_masters() -> str:
+    figures = []
+    for masters in ("engine", "auto", "halves"):
+        try:
+            away = bf16_run(masters, states=True)
+        except NotImplementedError as error:  # they may be no tensors, if that is said at once
+            assert masters == "halves" and "halves" in str(error), error
+            continue
+        shutil.rmtree(f"swap-{masters}")
+        figures.append(f"{masters} {away:.1e}")
+        assert away <= 2e-6, f"{masters}: masters differ by {away}"
+    return ", ".join(figures)
+
+
+@row("momentum in bf16 trains like momentum in fp32")
+def momentum_bf16() -> str:
+    want, _, (a,) = learn("gpt", ebb_muon("a"))
+    got, _, (b,) = learn("gpt", ebb_muon("b", momentum_dtype=torch.bfloat16))
+    a.close()
+    b.close()
+    away = worst(got, want)
+    assert got != want, "the dtype of the momentum changes nothing"
+    assert away <= 2e-2, away
+    return f"{away:.1e}"
+
+
+@row("groups(): who goes where, by type and tie, not by name")
+def rule() -> str:
+    import ebb.torch
+
+    def of(groups) -> dict[str, str]:
+        where = {}
+        for group in groups:
+            for name, p in group["params"]:
+                assert isinstance(p, torch.nn.Parameter)
+                where[name] = group["algorithm"]
+        return where
+    model = seeded(GPT)
+    made = ebb.torch.groups(model, muon=dict(lr=0.02), adamw=dict(lr=3e-3))
+    want = {n: "muon" if n.startswith("blocks") and p.ndim == 2 else "adamw"
+            for n, p in model.named_parameters()}
+    assert of(made) == want, {n: v for n, v in of(made).items() if want.get(n) != v}
+    assert {g["algorithm"]: g["lr"] for g in made} == {"muon": 0.02, "adamw": 3e-3}
+    for name in ("blocks.0.qkv.weight", "tok.weight"):
+        assert name in repr(made), f"repr() does not tell of {name}"
+
+    class Odd(torch.nn.Module):  # names that mislead, a convolution
+        def __init__(self):
+            super().__init__()
+            self.embed_mix = torch.nn.Linear(6, 6)
+            self.lookup = torch.nn.Embedding(5, 6)
+            self.conv = torch.nn.Conv2d(3, 4, 2)
+            self.head_gate = torch.nn.Linear(6, 6)
+            self.table = torch.nn.EmbeddingBag(5, 6)
+    where = of(ebb.torch.groups(Odd(), muon={}, adamw={}))
+    assert where["embed_mix.weight"] == where["head_gate.weight"] == "muon", where
+    assert where["conv.weight"] == "muon", where
+    assert where["lookup.weight"] == where["table.weight"] == "adamw", where
+
+    class Wide(torch.nn.Module):  # as wide as it has positions, as GPT-2 medium is
+        def __init__(self):
+            super().__init__()
+            self.tok, self.pos = torch.nn.Embedding(50, 16), torch.nn.Embedding(16, 16)
+            self.out = torch.nn.Linear(16, 16)
+    assert of(ebb.torch.groups(Wide()))["out.weight"] == "muon", "a hidden layer as wide as pos"
+    asked = of(ebb.torch.groups(Odd(), muon={}, adamw={},
+                                rule=lambda n, p: "adamw" if "gate" in n else None
+                                if n.startswith("conv") else "muon" if p.ndim == 2 else "adamw"))
+    assert asked["head_gate.weight"] == "adamw", asked
+    return f"{len(want)} parameters"
+
+
+@row("a whole model, named parameters, groups with param_names are taken")
+def ways_in() -> str:
+    import ebb.torch
+
+    def run(make) -> dict:
+        model = seeded(Net)
+        opt = make(model)
+        for step in range(3):
+            model(*net_batch(step)).backward()
+            opt.step()
+            opt.zero_grad()
+        opt.close()
+        return weights_of(model)
+    named = run(lambda m: ebb.torch.AdamW(m.named_parameters(), lr=1e-2, swap="a"))
+    check_same(run(lambda m: ebb.torch.AdamW(list(m.named_parameters()), lr=1e-2, swap="b")),
+               named, "a list")
+    check_same(run(lambda m: ebb.torch.AdamW(
+        [dict(params=list(m.parameters()), param_names=[n for n, _ in m.named_parameters()])],
+        lr=1e-2, swap="c")), named, "param_names")
+    made = {}
+
+    def whole(m):
+        made["opt"] = ebb.torch.Muon(m, lr=1e-2, swap="d")
+        return made["opt"]
+    got = run(whole)
+    assert all(bool(t.isfinite().all()) for t in got.values())
+    check_same(run(lambda m: ebb.torch.Muon(ebb.torch.groups(m), lr=1e-2, swap="e")), got,
+               "a model and groups(model)")
+    return ""
+
+
+@row("hooks, schedulers, GradScaler, zero_grad(False), frozen parameters")
+def torch_manners() -> str:
+    import ebb.torch
+    model = seeded(Net)
+    model.down.bias.requires_grad_(False)
+    opt = ebb.torch.Muon(hand_groups(model), swap="swap")
+    assert isinstance(opt, torch.optim.Optimizer)
+    seen = []
+    opt.register_step_pre_hook(lambda *a: seen.append("pre"))
+    opt.register_step_post_hook(lambda *a: seen.append("post"))
+    schedules = [torch.optim.lr_scheduler.CosineAnnealingLR(opt, 10)]
+    scaler = torch.amp.GradScaler("cpu", init_scale=1024.0)
+    other = seeded(Net)
+    other.down.bias.requires_grad_(False)
+    pair = torch_pair(other)
+    schedules += [torch.optim.lr_scheduler.CosineAnnealingLR(one, 10) for one in pair]
+    losses = [[], []]
+    for step in range(8):
+        loss = model(*net_batch(step))
+        losses[0].append(loss.item())
+        scaler.scale(loss).backward()
+        scaler.unscale_(opt)
+        scaler.step(opt)
+        scaler.update()
+        opt.zero_grad(set_to_none=False)
+        loss = other(*net_batch(step))
+        losses[1].append(loss.item())
+        loss.backward()
+        for one in pair:
+            one.step()
+            one.zero_grad()
+        for one in schedules:
+            one.step()
+    assert seen == ["pre", "post"] * 8, seen
+    away = worst(losses[0], losses[1])
+    assert away <= 2e-4, away
+    opt.close()
+    return f"{away:.1e}"
+
+
+@row("signatures of step, zero_grad, state_dict, ... are torch's")
+def signatures() -> str:
+    import ebb.torch
+    for kind in (ebb.torch.Muon, ebb.torch.AdamW):
+        assert issubclass(kind, torch.optim.Optimizer)
+        for name in ("step", "zero_grad", "state_dict", "load_state_dict", "add_param_group"):
+            mine = inspect.signature(getattr(kind, name)).parameters
+            want = inspect.signature(getattr(torch.optim.Optimizer, name)).parameters
+            assert list(mine) == list(want), f"{name}{tuple(mine)} is not {name}{tuple(want)}"
+            for each in want:
+                if want[each].default is not inspect.Parameter.empty:
+                    assert mine[each].default == want[each].default, (name, each)
+    want = ("open", "close", "snapshot", "last", "steps", "origin", "store", "opened",
+            "take_parameters", "state_of", "plan", "stats", "blobs", "consolidate_state_dict")
+    lacks = [name for name in want if not hasattr(ebb.torch.Muon, name)]
+    # what __init__ sets is no attribute of the class
+    opt = ebb.torch.AdamW([("w", torch.nn.Parameter(torch.zeros(3)))], swap="swap")
+    lacks = [name for name in lacks if not hasattr(opt, name)]
+    assert not lacks, f"lacks {lacks}"
+    return ""
+
+
+@row("memory: a paged AdamW keeps its state out of memory")
+def memory() -> str:
+    return apart(_memory)
+
+
+if __name__ == "__main__":
+    run_rows()
