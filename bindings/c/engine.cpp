@@ -289,7 +289,6 @@ ebb_status ebb_engine_wait_step(ebb_engine* engine, ebb_step_result* result) noe
 ebb_status ebb_engine_wait_parameter(ebb_engine* engine, uint32_t param) noexcept {
   return beside_others(engine, [&](EngineObject& object) -> Result<> {
     EBB_TRY(ebb::c::check_params(object, std::span(&param, 1)));
-    EBB_TRY_ASSIGN(const auto inside, object.lookers.enter());
     return object.engine->weights_ready(param);
   });
 }
@@ -301,10 +300,7 @@ ebb_status ebb_engine_continue(ebb_engine* engine, ebb_step_result* result) noex
 }
 
 ebb_status ebb_engine_abandon(ebb_engine* engine) noexcept {
-  return collectively(engine, [](EngineObject& object) {
-    const ebb::c::Lookers::Outside others(object.lookers);
-    return object.engine->abandon_step();
-  });
+  return collectively(engine, [](EngineObject& object) { return object.engine->abandon_step(); });
 }
 
 ebb_status ebb_engine_save_to(ebb_engine* engine, const char* directory) noexcept {

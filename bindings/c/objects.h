@@ -10,7 +10,6 @@
 #include <vector>
 
 #include "bindings/c/handles.h"
-#include "bindings/c/lookers.h"
 #include "ebb/libmuon/comm/socket_ranks.h"
 #include "ebb/libmuon/step/engine.h"
 #include "ebb/libswap/queue/io_queue.h"
@@ -57,7 +56,6 @@ struct EngineObject {
   std::vector<std::string> names;  // of parameters
   std::uint32_t groups = 0;
   std::atomic<bool> in_call = false;
-  Lookers lookers;                   // at the step under way, beside the call that is inside
   std::atomic<bool> broken = false;  // an exception left one of its calls, who knows where
 };
 
