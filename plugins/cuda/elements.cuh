@@ -22,6 +22,11 @@ inline unsigned blocks_for(std::uint64_t elems) {
   return static_cast<unsigned>(wanted < 1 ? 1 : wanted > kMostBlocks ? kMostBlocks : wanted);
 }
 
+// That have so many threads.
+inline unsigned blocks_of(std::uint64_t threads) {
+  return static_cast<unsigned>((threads + kThreads - 1) / kThreads);
+}
+
 // Calls use(i, load(i)) for each i below `elems`, neighbours by neighbouring threads. All loads of
 // a thread come before its first use: a store would hold the next load up, for all that the
 // compiler knows.

@@ -3,6 +3,7 @@
 
 #include <cuda_runtime_api.h>
 
+#include "ebb/formats/core/units.h"
 #include "ebb/libmuon/kernels/plugin_kernels.h"
 
 namespace ebb::cuda {
@@ -41,6 +42,16 @@ struct Batch {
   std::uint64_t rows = 0, cols = 0, ld = 0, step = 0, count = 1;
   libmuon::Precision precision = libmuon::Precision::fp32;
 };
+
+// Bytes of a number that is kept so.
+inline std::uint64_t size_of(libmuon::Precision kept) {
+  return kept == libmuon::Precision::fp32 ? 4 : 2;
+}
+// What rows of so many elements begin apart: it depends on the shape alone.
+inline std::uint64_t leading_of(std::uint64_t cols) {
+  constexpr std::uint64_t kUnit = 16;  // elements
+  return formats::align_up(cols, kUnit);
+}
 
 // to <- alpha left left^T + beta from, rounded once; sums in fp32. `from` is symmetric, and so is
 // what is made, to the bit. bf16 or fp16 on Hopper alone, which has so many `processors`: they

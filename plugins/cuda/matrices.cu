@@ -280,10 +280,6 @@ dim3 squares_of(std::uint64_t rows, std::uint64_t cols, std::uint64_t count) {
           static_cast<unsigned>(count)};
 }
 
-unsigned blocks_of(std::uint64_t threads) {
-  return static_cast<unsigned>((threads + kThreads - 1) / kThreads);
-}
-
 dim3 rows_of(const Batch& batch) {
   const std::uint64_t wide = (batch.cols + kThreads - 1) / kThreads;
   const std::uint64_t high = batch.rows < 1024 ? batch.rows : 1024;

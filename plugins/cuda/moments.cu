@@ -121,10 +121,6 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
-unsigned blocks_of(std::uint64_t threads) {
-  return static_cast<unsigned>((threads + kThreads - 1) / kThreads);
-}
-
 }  // namespace
 
 std::uint64_t sides_of(const PlainNormalise& range) { return sides(range) * range.o.count; }

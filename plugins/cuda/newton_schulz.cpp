@@ -17,9 +17,6 @@ using libmuon::Rounding;
 using libmuon::Sum;
 
 constexpr std::uint64_t kAlign = 256;  // bytes: what cuBLASLt's fastest kernels ask for
-constexpr std::uint64_t kLdUnit = 16;  // elements: leading dimensions depend on the shape alone
-
-std::uint64_t align_up(std::uint64_t value, std::uint64_t to) { return (value + to - 1) / to * to; }
 
 // A batch's places in the workspace: for products, normalizers, sums of squares, then the parts.
 class Places {
@@ -28,7 +25,7 @@ class Places {
     const std::uint64_t m = std::min(matrices.rows(), matrices.cols);
     const std::uint64_t n = std::max(matrices.rows(), matrices.cols);
     const Precision kept = libmuon::kept_as(matrices.spec.precision);
-    const std::uint64_t size = kept == Precision::fp32 ? 4 : 2;
+    const std::uint64_t size = size_of(kept);
     normalizers_ = take(kProductWorkspace);
     sums_ = take(matrices.count * sizeof(Normalizer));
     std::uint64_t next = take(sums_of(matrices) * sizeof(double));
@@ -38,10 +35,10 @@ class Places {
       Batch& part = parts_[i];
       part = {.rows = m,
               .cols = cols,
-              .ld = align_up(cols, kLdUnit),
+              .ld = leading_of(cols),
               .count = matrices.count,
               .precision = kept};
-      const std::uint64_t bytes = align_up(m * part.ld * size, kAlign);
+      const std::uint64_t bytes = formats::align_up(m * part.ld * size, kAlign);
       part.step = bytes / size;
       offsets_[i] = next;
       next = take(bytes * matrices.count);
@@ -60,7 +57,7 @@ class Places {
 
  private:
   // The place behind so many bytes more.
-  std::uint64_t take(std::uint64_t bytes) { return bytes_ += align_up(bytes, kAlign); }
+  std::uint64_t take(std::uint64_t bytes) { return bytes_ += formats::align_up(bytes, kAlign); }
 
   std::uint64_t bytes_ = 0, normalizers_ = 0, sums_ = 0;
   std::array<Batch, 6> parts_{};

@@ -33,8 +33,6 @@ cudaDataType_t type_of(libmuon::Precision precision) {
   return CUDA_R_32F;
 }
 
-std::uint64_t size_of(Precision precision) { return precision == Precision::fp32 ? 4 : 2; }
-
 }  // namespace
 
 // What cuBLASLt is told of a product. It thinks in columns: a row-major matrix is its transpose
@@ -191,7 +189,7 @@ class Products::Sample {
   }
 
  private:
-  static constexpr std::uint64_t kSide = 384, kLdUnit = 16;
+  static constexpr std::uint64_t kSide = 384;
 
   // Which sum of a factor's, and where in its length.
   struct Place {
@@ -216,7 +214,7 @@ class Products::Sample {
   void lay_out(Batch& batch, std::uint64_t rows, std::uint64_t cols) {
     batch.rows = rows;
     batch.cols = cols;
-    batch.ld = (cols + kLdUnit - 1) / kLdUnit * kLdUnit;
+    batch.ld = leading_of(cols);
     batch.step = rows * batch.ld;
     batch.data = nullptr;
     well_ = well_ && cudaMalloc(&batch.data, batch.step * size_of(batch.precision)) == cudaSuccess;
@@ -350,13 +348,13 @@ Answer Products::multiply(const Product& product, void* workspace, cudaStream_t 
   }
   const Chosen& chosen = known->second;
   if (symmetric != nullptr) *symmetric = chosen.symmetric;
+  const auto part = [&](std::uint64_t i) { return chosen.together ? product : one_of(product, i); };
+  Operation operation;  // the same of each
+  if (const auto status = operation.describe(part(0)); status != CUBLAS_STATUS_SUCCESS)
+    return answer_of(status, "describing a product", why);
   const std::uint64_t calls = chosen.together ? 1 : product.to.count;
   for (std::uint64_t i = 0; i < calls; ++i) {
-    const Product part = chosen.together ? product : one_of(product, i);
-    Operation operation;
-    if (const auto status = operation.describe(part); status != CUBLAS_STATUS_SUCCESS)
-      return answer_of(status, "describing a product", why);
-    if (const auto status = operation.run(handle_, part, chosen.algorithm, workspace, stream);
+    if (const auto status = operation.run(handle_, part(i), chosen.algorithm, workspace, stream);
         status != CUBLAS_STATUS_SUCCESS)
       return answer_of(status, "cublasLtMatmul", why);
   }
