@@ -1,8 +1,9 @@
 #include "ebb/libswap/publish/temporaries.h"
-#include "ebb/libswap/sys/process.h"
 
 #include <set>
 #include <utility>
+
+#include "ebb/libswap/sys/process.h"
 
 namespace ebb::libswap {
 
