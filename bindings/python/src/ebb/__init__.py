@@ -9,45 +9,11 @@ import ctypes
 import json
 from typing import Any
 
-from . import _library
-from .errors import (
-    Busy,
-    Cancelled,
-    Corrupt,
-    Error,
-    Incomplete,
-    Internal,
-    IoError,
-    LayoutError,
-    Limit,
-    Moved,
-    NoMemory,
-    NoSpace,
-    PeerError,
-    StateError,
-    Unsupported,
-    UsageError,
-)
+from . import _library, errors
+from .errors import *
 
-__all__ = [
-    "Busy",
-    "Cancelled",
-    "Corrupt",
-    "Error",
-    "Incomplete",
-    "Internal",
-    "IoError",
-    "LayoutError",
-    "Limit",
-    "Moved",
-    "NoMemory",
-    "NoSpace",
-    "PeerError",
-    "StateError",
-    "Unsupported",
-    "UsageError",
-    "about",
-]
+__all__ = ["about"]
+__all__ += errors.__all__
 
 __version__: str
 

@@ -14,8 +14,6 @@ from ._options import Options
 from ._sizes import bytes_of
 from ._world import World
 
-_NO_BUDGET = (1 << 63) - 1
-
 
 @dataclass(frozen=True)
 class Named:
@@ -66,16 +64,15 @@ def describe(
         [_settings(group) for group in groups],
         _placements.cut_of(dict(zip(of.names, of.params)), world.members),
         options.placement == "shard" or (options.placement == "auto" and of.sharded()),
-        _NO_BUDGET,
         bytes_of(options.tile, "tile"),
         bytes_of(options.chunk, "chunk"),
         options.slots,
         options.threads or max(1, len(os.sched_getaffinity(0)) // _ranks_here(world)),
         options.dtypes(),
     )
-    plan = _engine.Model(described).plan(world.rank, world.size)
-    described.budget = options.budget_of(plan.least_budget, plan.state, plan.memory)
-    return _engine.Model(described)
+    model = _engine.Model(described)
+    plan = model.plan(world.rank, world.size)
+    return model.within(options.budget_of(plan.least_budget, plan.state, plan.memory))
 
 
 def _settings(group: dict[str, Any]) -> tuple[str, str | None, dict[str, str]]:

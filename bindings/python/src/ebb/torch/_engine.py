@@ -16,6 +16,7 @@ from ebb.errors import Unsupported
 
 from ._placements import Box, Cut, Part
 
+_NO_BUDGET = (1 << 63) - 1
 DTYPES = {torch.float32: _abi.F32, torch.bfloat16: _abi.BF16}
 
 
@@ -44,14 +45,13 @@ class Plan:
 
 @dataclass
 class Description:
-    """What is trained, cut over ranks, within bytes. `groups`: "muon" or "adamw", a preset or None,
+    """What is trained, cut over ranks. `groups`: "muon" or "adamw", a preset or None,
     settings as a store names them."""
 
     params: list[Param]
     groups: list[tuple[str, str | None, dict[str, str]]]
     cut: Cut
     on_shards: bool
-    budget: int
     tile: int
     chunk: int
     slots: int
@@ -68,7 +68,7 @@ def text_settings(settings: dict[str, str], keep: list[Any]) -> Any:
 
 
 class Model:
-    """The C struct of a description, and all that it leads to."""
+    """The C struct of a description, and all that it leads to. Without a limit to its bytes."""
 
     def __init__(self, of: Description) -> None:
         self._keep: list[Any] = []
@@ -87,9 +87,14 @@ class Model:
         self._add_axes(model)
         model.placement = _abi.ON_SHARDS if of.on_shards else _abi.AT_OWNERS
         model.hand_in = _abi.REDUCED
-        model.budget_bytes, model.tile_bytes, model.chunk_bytes = of.budget, of.tile, of.chunk
+        model.budget_bytes, model.tile_bytes, model.chunk_bytes = _NO_BUDGET, of.tile, of.chunk
         model.slots, model.threads = of.slots, of.threads
         model.dtypes, model.dtype_count = text_settings(of.dtypes, self._keep), len(of.dtypes)
+
+    def within(self, budget: int) -> Model:
+        """The same, in so many bytes."""
+        self.struct.budget_bytes = budget
+        return self
 
     def plan(self, rank: int, world: int) -> Plan:
         """What an engine of it will take; an error where opening one would be one."""

@@ -130,8 +130,9 @@ class Optimizer(torch.optim.Optimizer):
     @torch.no_grad()
     def consolidate_state_dict(self, to: int = 0) -> None:
         """[C] Rank `to` gets the whole state, in files of its swap directory, for its next
-        state_dict(). Lightning calls it by itself."""
-        if self._run is None:
+        state_dict(), where ranks have the same plain parameters; elsewhere that needs nothing.
+        Lightning calls it by itself."""
+        if self._run is None or not self._run.copied:
             return
         with self._alone("consolidate_state_dict"):
             self._run.engine.snapshot()
@@ -319,7 +320,7 @@ class Optimizer(torch.optim.Optimizer):
         run = self._opened()
         if self._options.checkpoint == "reference":
             return {"state": {}, "ebb": self._reference(run)}
-        if run.world.size > 1 and not run.of.sharded():
+        if run.copied:
             states, self._consolidated = self._consolidated, None
             if states is None:
                 raise StateError(

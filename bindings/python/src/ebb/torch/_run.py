@@ -76,6 +76,11 @@ class Run:
         _library.call("ebb_ranks_close", self._ranks)
 
     @property
+    def copied(self) -> bool:
+        """Whether other ranks have the same plain parameters."""
+        return self.world.size > 1 and not self.of.sharded()
+
+    @property
     def steps(self) -> int:
         """Of the state, those that it took before it came into this store, too."""
         return int(self.engine.about()["step"]) + self._steps_before

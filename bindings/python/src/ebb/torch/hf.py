@@ -44,20 +44,20 @@ class Callback(TrainerCallback):
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **given: Any
     ) -> None:
         if control.should_save:
-            self._consolidate(args, given)
+            self._consolidate(given)
 
     def on_epoch_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **given: Any
     ) -> None:
         if control.should_save:
-            self._consolidate(args, given)
+            self._consolidate(given)
 
     def on_evaluate(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **given: Any
     ) -> None:
         # Whether this was the best is decided behind this call, with none before the save.
         if args.save_strategy == SaveStrategy.BEST:
-            self._consolidate(args, given)
+            self._consolidate(given)
 
     def on_log(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl,
@@ -70,12 +70,9 @@ class Callback(TrainerCallback):
         logs.update(last)
         state.log_history[-1].update(last)
 
-    def _consolidate(self, args: TrainingArguments, given: dict[str, Any]) -> None:
+    def _consolidate(self, given: dict[str, Any]) -> None:
         optimizer = _own(given.get("optimizer"))
-        sharded = optimizer is not None and any(
-            hasattr(p, "placements") for group in optimizer.param_groups for p in group["params"]
-        )
-        if optimizer is not None and optimizer.opened and args.world_size > 1 and not sharded:
+        if optimizer is not None:
             optimizer.consolidate_state_dict()
 
 
