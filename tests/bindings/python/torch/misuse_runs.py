@@ -2,11 +2,19 @@
 import os
 import signal
 import time
+import warnings
 from datetime import timedelta
 import torch
 import torch.distributed as dist
 
-from worlds import hand_groups, Net, net_batch, raises, seeded, split
+from worlds import check_same, hand_groups, Net, net_batch, raises, seeded, split
+
+
+def check_either_way(run) -> None:
+    """That run(with or without what a row is about, swap) leaves the same weights."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        check_same(run(True, "a"), run(False, "b"), "weights")
 
 
 def made(swap: str = "swap", seed: int = 0, **options):

@@ -9,15 +9,20 @@ def make_opt(model, swap: str, **options):
     return ebb.torch.Muon(hand_groups(model), swap=swap, **options)
 
 
-def train(model, opt, first: int, last: int, batch=gpt_batch) -> list[float]:
+def losses_of(model, optimizers, first: int, last: int, batch=gpt_batch) -> list[float]:
     losses = []
     for step in range(first, last):
         loss = model(*batch(step))
         loss.backward()
-        opt.step()
-        opt.zero_grad()
+        for one in optimizers:
+            one.step()
+            one.zero_grad()
         losses.append(loss.item())
     return losses
+
+
+def train(model, opt, first: int, last: int, batch=gpt_batch) -> list[float]:
+    return losses_of(model, [opt], first, last, batch)
 
 
 def whole_run(steps: int, swap: str, **options) -> tuple[list[float], dict]:
@@ -150,12 +155,4 @@ def _torch_goes_on() -> list[float]:
         into["state"] = {i: file["state"][p] for i, p in enumerate(group["params"])}
         one.load_state_dict(into)
     assert "ebb" not in sys.modules
-    losses = []
-    for step in range(5, 9):
-        loss = model(*gpt_batch(step))
-        loss.backward()
-        for one in pair:
-            one.step()
-            one.zero_grad()
-        losses.append(loss.item())
-    return losses
+    return losses_of(model, pair, 5, 9)

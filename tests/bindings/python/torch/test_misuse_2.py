@@ -2,7 +2,7 @@
 import warnings
 import torch
 
-from misuse_runs import go, made
+from misuse_runs import check_either_way, go, made
 from worlds import (check_same, hand_groups, Net, net_batch, raises, row, run_rows, same_bits,
                     seeded, weights_of)
 
@@ -36,9 +36,7 @@ def odd_gradients() -> str:
             opt.zero_grad()
         opt.close()
         return weights_of(model)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        check_same(run(True, "a"), run(False, "b"), "weights")
+    check_either_way(run)
     return ""
 
 
@@ -58,9 +56,7 @@ def moved() -> str:
             assert all(bool(t.isnan().all()) for t in keep), "the old place was written to"
         opt.close()
         return weights_of(model)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        check_same(run(True, "a"), run(False, "b"), "weights")
+    check_either_way(run)
     return ""
 
 

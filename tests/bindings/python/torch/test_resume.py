@@ -4,8 +4,8 @@ import torch
 from torch.optim.lr_scheduler import LambdaLR
 
 from resume_runs import (_torch_goes_on, check_states, discarding, killed_run, loading_run,
-                         make_opt, refused_without_resume, resumed_run, saving_run, steps_found,
-                         train, whole_run)
+                         losses_of, make_opt, refused_without_resume, resumed_run, saving_run,
+                         steps_found, train, whole_run)
 from worlds import (apart, check_same, GPT, gpt_batch, Net, net_batch, raises, rate, row,
                     run_rows, seeded, split, weights_of, worst)
 
@@ -146,17 +146,7 @@ def from_torch() -> str:
     pair = [torch.optim.Muon(muon, lr=rate(model), weight_decay=0.1),
             torch.optim.AdamW(adamw, lr=3e-3, weight_decay=0.01)]
 
-    def go(a: int, b: int, loss_model, optimizers) -> list[float]:
-        losses = []
-        for step in range(a, b):
-            loss = loss_model(*gpt_batch(step))
-            loss.backward()
-            for one in optimizers:
-                one.step()
-                one.zero_grad()
-            losses.append(loss.item())
-        return losses
-    go(0, 5, model, pair)
+    losses_of(model, pair, 0, 5)
     mine = seeded(GPT, seed=9)
     mine.load_state_dict(copy.deepcopy(model.state_dict()))
     opt = make_opt(mine, "swap")
@@ -169,8 +159,8 @@ def from_torch() -> str:
     for n, one in opt.state_dict()["state"].items():
         for key in want[n]:
             assert torch.equal(one[key].float(), want[n][key].float()), (n, key)
-    got = go(5, 9, mine, [opt])
-    theirs = go(5, 9, model, pair)
+    got = losses_of(mine, [opt], 5, 9)
+    theirs = losses_of(model, pair, 5, 9)
     opt.close()
     away = worst(got, theirs)
     assert away <= 2e-4, away
