@@ -132,9 +132,11 @@ class Optimizer(torch.optim.Optimizer):
         """[C] Rank `to` gets the whole state, in files of its swap directory, for its next
         state_dict(), where ranks have the same plain parameters; elsewhere that needs nothing.
         Lightning calls it by itself."""
-        if self._run is None or not self._run.copied:
+        if self._run is None:
             return
         with self._alone("consolidate_state_dict"):
+            if not self._run.copied:
+                return
             self._run.engine.snapshot()
             self._consolidated = self._read_states(self._run.world.rank == to)
 
