@@ -229,6 +229,14 @@ std::vector<FlatRange> staged_parts(const StatePlan& plan, const ModelLayout& tr
   return parts;
 }
 
+std::uint64_t staged_elems(const StatePlan& plan, const ModelLayout& trainer,
+                           std::span<const Transit> transits) {
+  std::uint64_t elems = 0;
+  for (const Transit& transit : transits)
+    for (const FlatRange part : staged_parts(plan, trainer, transit)) elems += part.count;
+  return elems;
+}
+
 std::size_t early_chunks(const StatePlan& plan, const Chunks& chunks, std::uint64_t bytes) {
   if (plan.placement() == Placement::shard) return 0;
   std::map<Rank, std::uint64_t> staged;  // bytes, by owner

@@ -64,6 +64,8 @@ std::vector<Transit> adam_ranges(const StatePlan& plan);
 // not hold, ascending. It is staged.
 std::vector<FlatRange> staged_parts(const StatePlan& plan, const ModelLayout& trainer,
                                     const Transit& transit);
+std::uint64_t staged_elems(const StatePlan& plan, const ModelLayout& trainer,
+                           std::span<const Transit> transits);
 // How many of the last chunks' gradients, all of them on their owners, have room in so many bytes a
 // rank: the same number on all ranks. None where state lies on shards.
 std::size_t early_chunks(const StatePlan& plan, const Chunks& chunks, std::uint64_t bytes);

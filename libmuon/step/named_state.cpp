@@ -16,21 +16,40 @@ void add_runs(const StatePlan& plan, std::uint32_t param, std::vector<Transit>& 
   }
 }
 
+// What travels of each parameter: all of it.
+struct Wholes {
+  std::vector<Transit> matrices, others;
+};
+
+Wholes wholes_of(const StatePlan& plan, std::span<const StateBuffer> buffers) {
+  Wholes wholes;
+  for (const auto& [param, pieces] : buffers)
+    if (plan.on_shards(param))
+      (plan.muon(param) ? wholes.matrices : wholes.others)
+          .push_back({param, {0, plan.elems(param)}});
+    else
+      add_runs(plan, param, wholes.matrices);
+  return wholes;
+}
+
 }  // namespace
+
+std::uint64_t NamedState::staged_bytes(const StatePlan& plan,
+                                       std::span<const StateBuffer> buffers) {
+  const Wholes wholes = wholes_of(plan, buffers);
+  std::uint64_t elems = 0;
+  for (const auto* transits : {&wholes.matrices, &wholes.others})
+    elems += staged_elems(plan, plan.weights(), *transits);
+  return libmuon::staged_bytes(DType::f32, elems);
+}
 
 NamedState::NamedState(const StatePlan& plan, const Routes& routes, std::uint32_t state,
                        std::span<const StateBuffer> buffers, std::uint64_t most_bytes)
     : plan_(plan), state_(state), buffers_(plan.params()) {
-  std::vector<Transit> matrices, others;
-  for (const auto& [param, pieces] : buffers) {
-    buffers_[param] = pieces;
-    if (plan.on_shards(param))
-      (plan.muon(param) ? matrices : others).push_back({param, {0, plan.elems(param)}});
-    else
-      add_runs(plan, param, matrices);
-  }
-  add(routes.weights_from_owners, true, matrices, most_bytes);
-  add(routes.weights_from_shards, false, others, most_bytes);
+  for (const auto& [param, pieces] : buffers) buffers_[param] = pieces;
+  const Wholes wholes = wholes_of(plan, buffers);
+  add(routes.weights_from_owners, true, wholes.matrices, most_bytes);
+  add(routes.weights_from_shards, false, wholes.others, most_bytes);
   for (std::size_t number = 0; number < portions_.size(); ++number)
     for (const Transit& transit : portions_[number].transits) pieces_.push_back({transit, number});
   std::ranges::sort(pieces_, {}, [](const Piece& piece) {

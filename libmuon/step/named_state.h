@@ -14,6 +14,8 @@ namespace ebb::libmuon {
 
 class NamedState {
  public:
+  // What this rank stages of the state of such parameters, in bytes, where it travels at once.
+  static std::uint64_t staged_bytes(const StatePlan& plan, std::span<const StateBuffer> buffers);
   // Of parameters that ascend, the same on all ranks. Portions follow from the layouts and
   // `most_bytes`, of what a rank stages of one, the same on all ranks.
   NamedState(const StatePlan& plan, const Routes& routes, std::uint32_t state,

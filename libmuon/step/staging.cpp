@@ -31,16 +31,22 @@ std::uint64_t chunk_bytes(const Staging::Needs& needs, Kind kind, std::size_t ch
                       transits_of(needs.chunks, kind, chunk));
 }
 
-// Room that is used is large enough for two portions of a state, of an element each.
-std::uint64_t room_for_a_state(std::uint64_t used) {
-  return used == 0 ? 0 : std::max<std::uint64_t>(used, 2 * sizeof(float));
-}
-
 std::uint64_t lasting_bytes(const Staging::Needs& needs) {
   std::uint64_t bytes = 0;
   for (const Kind kind : kKinds)
     bytes += staged_bytes(needs.plan, trainer_of(needs.plan, kind), needs.lasting);
-  return room_for_a_state(bytes);
+  return bytes;
+}
+
+// Two portions of a state, in bytes: each takes what a chunk stages, in fp32, or, of a large one,
+// as much as makes what a portion costs besides its bytes small. So a rank that owns little has
+// room for all of it, and does not make all ranks' portions as small.
+std::uint64_t room_for_a_state(const Staging::Needs& needs) {
+  const ModelLayout& weights = needs.plan.weights();
+  std::uint64_t elems = staged_elems(needs.plan, weights, needs.lasting);
+  for (std::size_t chunk = 0; chunk < needs.chunks.count(); ++chunk)
+    elems = std::max(elems, staged_elems(needs.plan, weights, needs.chunks.weights(chunk)));
+  return 2 * std::min<std::uint64_t>(64 * formats::KiB, staged_bytes(DType::f32, elems));
 }
 
 // Bytes.
@@ -62,9 +68,10 @@ Sizes sizes_of(const Staging::Needs& needs) {
     room(Kind::gradients, chunk, comes + chunk_bytes(needs, Kind::highs, chunk));
     room(Kind::weights, chunk, chunk_bytes(needs, Kind::weights, chunk));
   }
+  const std::uint64_t state = room_for_a_state(needs);
   const std::uint64_t all =
       std::accumulate(sizes.regions.begin(), sizes.regions.end(), std::uint64_t{0});
-  sizes.regions.back() += room_for_a_state(all) - all;
+  if (std::max(all, lasting_bytes(needs)) < state) sizes.regions.back() += state - all;
   return sizes;
 }
 

@@ -68,10 +68,11 @@ Result<NamedState> Engine::Impl::agree_on_state(std::string_view state,
     settings.push_back(
         {"a parameter whose state is copied", setup.config.model.params[buffer.param].name});
   EBB_TRY(libswap::same_everywhere(ranks, settings));
-  // A rank that stages nothing is no limit.
-  const std::uint64_t mine = run->portion_bytes();
+  // A rank that has room for all that it stages is no limit.
+  const std::uint64_t room = run->portion_bytes();
+  const bool limits = NamedState::staged_bytes(setup.plan(), sorted) > room;
   EBB_TRY_ASSIGN(const std::int64_t most,
-                 ranks.agree(static_cast<std::int64_t>(mine == 0 ? kMostRoundBytes : mine)));
+                 ranks.agree(static_cast<std::int64_t>(limits ? room : kMostRoundBytes)));
   return NamedState(setup.plan(), setup.routes, *number, sorted, static_cast<std::uint64_t>(most));
 }
 

@@ -5,10 +5,12 @@
 
 #include "ebb/formats/conversion/convert.h"
 #include "ebb/formats/core/bf16.h"
+#include "ebb/libswap/trace.h"
 #include "tests/libmuon/support/by_name.h"
 #include "tests/libmuon/support/failing_world.h"
 #include "tests/libmuon/support/in_halves.h"
 #include "tests/libmuon/support/late_accelerator.h"
+#include "tests/support/chrome_trace.h"
 
 namespace ebb::test {
 namespace {
@@ -209,6 +211,41 @@ libmuon::EngineConfig paged() {
   setup.chunk_bytes = 20000;
   setup.budget_bytes = kLittle;
   return config_of(setup, setup.model);
+}
+
+// In how many portions the momentum of a model goes to its trainers.
+Result<int> portions_of_momentum(const libmuon::ModelSpec& model, DType weights) {
+  const TempDir folder;
+  libswap::Trace trace;
+  Training setup{.ranks = 4, .gradients = Policy::rows, .weights = Policy::rows};
+  setup.model = weights == DType::bf16 ? with_bf16_weights(model) : model;
+  World world(disk(), folder.path(), setup.ranks);
+  auto config = config_of(setup, setup.model);
+  config.trace = &trace;
+  for (const Result<>& answer : world.run([&](Communicator& ranks) -> Result<> {
+         EBB_TRY_ASSIGN(auto rank, RankEngine::open(world, ranks, config));
+         ByName copied = copied_of(rank.engine(), setup.model, "momentum_buffer");
+         return rank.engine().read_state("momentum_buffer", copied.buffers());
+       }))
+    EBB_TRY(answer);
+  int portions = 0;
+  for (const auto& event : test_support::chrome_events(trace.to_chrome_json()))
+    portions += event.process == 0 && event.name == "state out" ? 1 : 0;
+  return portions;
+}
+
+// The rank that owns the row alone stages little, and has room for little.
+TEST(StateByName, TravelsInAsFewPortionsWhereASmallMatrixHasAnOwnerOfItsOwn) {
+  libmuon::ModelSpec model = nuisance_model();
+  for (const DType weights : {DType::f32, DType::bf16}) {
+    model.params = {{"large", {400, 48}, 0}};
+    const auto alone = portions_of_momentum(model, weights);
+    model.params.push_back({"a row", {1, 48}, 0});
+    const auto beside = portions_of_momentum(model, weights);
+    ASSERT_TRUE(alone && beside);
+    EXPECT_GT(*alone, 0);
+    EXPECT_EQ(*beside, *alone) << name_of(weights);
+  }
 }
 
 TEST(StateByName, ThatCannotBeReadIsAskedForAgain) {
