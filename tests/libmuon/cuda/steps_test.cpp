@@ -172,36 +172,6 @@ TEST(CudaStubSteps, OverNcclGiveTheBitsOfThreads) {
   for (void* const group : groups) plugged.call(ebb_stub_end_group, "ebb_stub_end_group", group);
 }
 
-// State of more columns than momentum alone, in either placement, wherever it is at home.
-TEST(CudaSteps, WithSecondMomentsAndMomentumInInt8GiveTheBitsOfAllOnTheDevice) {
-  Plugged plugged(50);
-  libmuon::MuonSpec moments = libmuon::MuonSpec::keller();
-  moments.second_moment = libmuon::SecondMoment::rows;
-  for (const libmuon::MuonSpec& spec :
-       {libmuon::MuonSpec::keller(), moments, *libmuon::preset("normuon")})
-    for (const DType momentum : {DType::f32, DType::i8}) {
-      Training setup = all_on_device(plugged.accelerator());
-      setup.model.groups[0] = spec;
-      setup.dtypes = {{"momentum_buffer", momentum}};
-      const Trained wanted = train_in_two(setup, kSteps);
-      ASSERT_EQ(wanted.outcome.error, "");
-      for (const auto placement : {libmuon::Placement::owner, libmuon::Placement::shard}) {
-        // Borders of this model's shards lie inside blocks.
-        if (momentum == DType::i8 && placement == libmuon::Placement::shard) continue;
-        setup.placement = placement;
-        setup.ranks = 2;
-        setup.chunk_bytes = 5000;
-        setup.budget_bytes = 16 * 4096;
-        setup.tiers = {{"master", Tier::host}, {"momentum_buffer", Tier::nvme}};
-        EXPECT_TRUE(train_in_two(setup, kSteps) == wanted)
-            << name_of(momentum) << (placement == libmuon::Placement::shard ? " shards" : "");
-      }
-      const auto host = train_in_two({.dtypes = setup.dtypes, .model = setup.model}, kSteps);
-      EXPECT_LE(apart(wanted.outcome.weights, host.outcome.weights),
-                spec.precision == libmuon::Precision::fp32 ? 1e-5 : 0.05);
-    }
-}
-
 // Which symmetric products are the device's own is the store's to say, once it was measured: bits
 // do not change where a run goes on.
 TEST(CudaStubSteps, MultiplyAsTheStoreSaysAndNoOtherWay) {
@@ -317,9 +287,21 @@ TEST(CudaSteps, OfTheHostForATrainerOnTheDeviceMoveOneGradientDownAndOneWeightUp
 // In fp32 the two differ by the order of their sums alone.
 TEST(CudaSteps, AreNearToTheHosts) {
   Plugged plugged;
-  const auto there = train_in_two(all_on_device(plugged.accelerator()), kSteps).outcome.weights;
-  const auto host = train_in_two({}, kSteps).outcome.weights;
-  EXPECT_LE(apart(there, host), 1e-5);
+  libmuon::MuonSpec moments = libmuon::MuonSpec::keller();
+  moments.second_moment = libmuon::SecondMoment::rows;
+  for (const libmuon::MuonSpec& spec :
+       {libmuon::MuonSpec::keller(), moments, *libmuon::preset("normuon")})
+    for (const DType momentum : {DType::f32, DType::i8}) {
+      Training setup = all_on_device(plugged.accelerator());
+      setup.model.groups[0] = spec;
+      setup.dtypes = {{"momentum_buffer", momentum}};
+      const auto there = train_in_two(setup, kSteps);
+      const auto host = train_in_two({.dtypes = setup.dtypes, .model = setup.model}, kSteps);
+      ASSERT_EQ(there.outcome.error, "");
+      EXPECT_LE(apart(there.outcome.weights, host.outcome.weights),
+                spec.precision == libmuon::Precision::fp32 ? 1e-5 : 0.05)
+          << name_of(momentum);
+    }
 }
 
 }  // namespace
