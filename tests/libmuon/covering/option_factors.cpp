@@ -53,6 +53,13 @@ void second_moments(Run& run, SecondMoment which) {
   group(run, kHeads).second_moment = SecondMoment::rows;
 }
 
+void rounds_to_bf16(Run& run, bool what_is_handed) {
+  for (const std::uint32_t number : {kMatrices, kGram, kHeads}) {
+    group(run, number).precision = libmuon::Precision::bf16;
+    if (what_is_handed) group(run, number).handed = libmuon::Precision::bf16;
+  }
+}
+
 void computes(Run& run, Side gradients, Side weights) {
   run.computes = Computes::device;
   run.config.gradients_on = gradients;
@@ -116,6 +123,9 @@ std::vector<FactorOfRuns> factors_of_options() {
       {{{"no second moments", [](Run&) {}},
         {"moments of rows", [](Run& run) { second_moments(run, SecondMoment::rows); }},
         {"moments of the longer", [](Run& run) { second_moments(run, SecondMoment::longer); }}}},
+      {{{"products in fp32", [](Run&) {}},
+        {"products in bf16", [](Run& run) { rounds_to_bf16(run, false); }},
+        {"products of what is rounded", [](Run& run) { rounds_to_bf16(run, true); }}}},
       {{{"whole updates", [](Run&) {}},
         {"streamed", [](Run& run) { run.config.stream_above_bytes = 0; }},
         // Of the widest, in two strips of twice the width and a rest.

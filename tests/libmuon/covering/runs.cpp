@@ -12,9 +12,9 @@ namespace {
 
 // Factors by their values 0 that say what numbers a run ends with, and what its store holds of
 // them.
-constexpr std::array<std::string_view, 5> kMathematics = {"momentum in fp32", "no decay",
-                                                          "no second moments", "all have gradients",
-                                                          "weights are the engine's"};
+constexpr std::array<std::string_view, 6> kMathematics = {
+    "momentum in fp32",   "no decay",         "no second moments",
+    "all have gradients", "products in fp32", "weights are the engine's"};
 constexpr std::string_view kMasters = "weights handed out";
 
 // Room for tiles beside what the ranks need anyway.
