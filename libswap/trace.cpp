@@ -83,7 +83,15 @@ std::string_view name_of(Lane lane) {
   return kNames[static_cast<std::size_t>(lane)];
 }
 
+void Trace::start() {
+  const MutexLock lock(mutex_);
+  ring_.clear();
+  added_ = 0;
+  on_.store(true, std::memory_order_relaxed);
+}
+
 void Trace::put(const Span& span) {
+  if (!on_.load(std::memory_order_relaxed)) return;
   const MutexLock lock(mutex_);
   if (ring_.size() < most_spans_)
     ring_.push_back(span);

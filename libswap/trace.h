@@ -7,6 +7,7 @@
 // Every call from any thread.
 #pragma once
 
+#include <atomic>
 #include <chrono>
 #include <cstdint>
 #include <map>
@@ -52,7 +53,14 @@ class Trace {
  public:
   using Clock = std::chrono::steady_clock;
 
-  explicit Trace(std::size_t most_spans = 1u << 18) : most_spans_(most_spans) {}
+  enum class Begins : std::uint8_t { now, with_start };
+  explicit Trace(std::size_t most_spans = 1u << 18, Begins begins = Begins::now)
+      : most_spans_(most_spans), on_(begins == Begins::now) {}
+
+  // Forgets what was, and takes what comes.
+  void start();
+  // Takes no more; what was stays.
+  void stop() { on_.store(false, std::memory_order_relaxed); }
 
   // `name` must outlive the trace (a literal).
   void add(Rank rank, Lane lane, const char* name, Clock::time_point begin, Clock::time_point end,
@@ -91,6 +99,7 @@ class Trace {
   std::vector<Span> by_begin() const EBB_REQUIRES(mutex_);
 
   const std::size_t most_spans_;
+  std::atomic<bool> on_;
   mutable Mutex mutex_;
   std::vector<Span> ring_ EBB_GUARDED_BY(mutex_);
   std::uint64_t added_ EBB_GUARDED_BY(mutex_) = 0;

@@ -322,6 +322,10 @@ EBB_API ebb_status ebb_engine_step(ebb_engine* engine, const ebb_step_args* args
 EBB_API ebb_status ebb_engine_begin_step(ebb_engine* engine, const ebb_step_args* args,
                                          ebb_step_result* result) EBB_NOEXCEPT;
 EBB_API ebb_status ebb_engine_wait_step(ebb_engine* engine, ebb_step_result* result) EBB_NOEXCEPT;
+/* `ended`: 1: no step is in flight on this rank any more, so that ebb_engine_wait_step() does not
+ * wait; found out `limit_ms` from now at the latest, for who has signals to answer meanwhile. */
+EBB_API ebb_status ebb_engine_step_ended(ebb_engine* engine, uint32_t limit_ms,
+                                         int32_t* ended) EBB_NOEXCEPT;
 /* Until the new weights of a parameter are there. */
 EBB_API ebb_status ebb_engine_wait_parameter(ebb_engine* engine, uint32_t param) EBB_NOEXCEPT;
 /* [C] Goes on with a step that was stopped. */
@@ -357,11 +361,34 @@ EBB_API ebb_status ebb_engine_set_blob(ebb_engine* engine, const char* key, cons
 EBB_API ebb_status ebb_engine_blob(ebb_engine* engine, const char* key, void* bytes,
                                    uint64_t* size) EBB_NOEXCEPT;
 
-/* Local. As JSON: step, origin, store, store_id, committed_generation, committed_step, how many
- * steps the parameters have taken that took more or fewer, groups with all their settings;
- * counters. */
+/* Local. As JSON: step, origin, store, store_id, committed_generation, committed_step, blobs
+ * (their keys), how many steps the parameters have taken that took more or fewer, groups with all
+ * their settings; counters. */
 EBB_API ebb_status ebb_engine_about(ebb_engine* engine, char** json) EBB_NOEXCEPT;
 EBB_API ebb_status ebb_engine_stats(ebb_engine* engine, char** json) EBB_NOEXCEPT;
+
+/* Begins this rank's timeline, and forgets the one before. The newest 262,144 spans are kept, 16
+ * MiB at most. */
+EBB_API ebb_status ebb_engine_begin_trace(ebb_engine* engine) EBB_NOEXCEPT;
+/* Ends it, and gives it as Chrome trace JSON, which Perfetto shows. */
+EBB_API ebb_status ebb_engine_end_trace(ebb_engine* engine, char** json) EBB_NOEXCEPT;
+
+/* --- a generation in another format ----------------------------------------------------------- */
+
+typedef struct ebb_pinned ebb_pinned;
+
+/* The committed generation, whose bytes stay on this rank until it is closed, while training goes
+ * on and behind the engine's end. All ranks pin it, and until it is written: each has its own part.
+ * Local. EBB_STATE: there is none. With two slots no snapshot can be begun meanwhile. */
+EBB_API ebb_status ebb_engine_pin(ebb_engine* engine, ebb_pinned** pinned) EBB_NOEXCEPT;
+/* Writes all ranks' parts, as ckpt-convert does: `format`: "dcp", "safetensors", ...; for `world`
+ * ranks; to `path`, which must not be there: it appears whole or not at all. One rank calls it,
+ * from any thread; it blocks. `workers`: 1 beside a training; 0: two for each core. `bytes`: NULL,
+ * or what was written. */
+EBB_API ebb_status ebb_pinned_write(ebb_pinned* pinned, const char* format, uint32_t world,
+                                    const char* path, uint32_t workers,
+                                    uint64_t* bytes) EBB_NOEXCEPT;
+EBB_API ebb_status ebb_pinned_close(ebb_pinned* pinned) EBB_NOEXCEPT;
 
 #if defined(__cplusplus)
 }

@@ -1,7 +1,8 @@
 #include <algorithm>
-#include <exception>
+#include <chrono>
 
 #include "bindings/c/arguments.h"
+#include "bindings/c/engine_calls.h"
 #include "bindings/c/guarded.h"
 #include "bindings/c/json.h"
 #include "bindings/c/objects.h"
@@ -13,51 +14,6 @@ namespace {
 
 using libmuon::Engine;
 using libmuon::StepResult;
-
-// An exception that passes by leaves the engine, and perhaps the other ranks, in the middle of
-// something: it is over, on all of them.
-class Passage {
- public:
-  explicit Passage(EngineObject& object) : object_(object) {}
-  ~Passage() {
-    if (std::uncaught_exceptions() <= before_) return;
-    object_.broken = true;
-    object_.ranks->ranks->abort();
-  }
-  Passage(const Passage&) = delete;
-  Passage& operator=(const Passage&) = delete;
-
- private:
-  EngineObject& object_;
-  const int before_ = std::uncaught_exceptions();
-};
-
-// What a call does with the engine that a handle leads to, from any thread.
-template <typename Body>
-ebb_status beside_others(ebb_engine* handle, const Body& body) noexcept {
-  return guarded([&]() -> Result<> {
-    EBB_TRY_ASSIGN(const auto object, engines().find(handle));
-    if (object->broken)
-      return Error{Code::state, "this engine is over: a call ran out of memory in the middle",
-                   "close it and open it again: it goes on at its last snapshot"};
-    const Passage passage(*object);
-    return body(*object);
-  });
-}
-template <typename Body>
-ebb_status with_engine(ebb_engine* handle, const Body& body) noexcept {
-  return beside_others(handle, [&](EngineObject& object) -> Result<> {
-    EBB_TRY_ASSIGN(const OnlyCall call, OnlyCall::enter(object.in_call, "engine"));
-    return body(object);
-  });
-}
-template <typename Body>
-ebb_status collectively(ebb_engine* handle, const Body& body) noexcept {
-  return with_engine(handle, [&](EngineObject& object) -> Result<> {
-    EBB_TRY_ASSIGN(const OnlyCall call, collective_call(*object.ranks));
-    return body(object);
-  });
-}
 
 Result<> check_params(const EngineObject& object, std::span<const uint32_t> params) {
   for (const uint32_t param : params)
@@ -191,6 +147,9 @@ Result<std::string> about(const EngineObject& object) {
   if (store) json.text("store_id", formats::native::to_string(*store));
   json.number("committed_generation", engine.committed_generation());
   json.number("committed_step", engine.committed_step());
+  json.open_list("blobs");
+  for (const std::string& key : engine.blob_keys()) json.item(key);
+  json.close_list();
   json.open_object("taken");
   for (uint32_t param = 0; param < object.names.size(); ++param)
     if (engine.steps_taken(param) != engine.step_count())
@@ -286,6 +245,16 @@ ebb_status ebb_engine_wait_step(ebb_engine* engine, ebb_step_result* result) noe
   });
 }
 
+ebb_status ebb_engine_step_ended(ebb_engine* engine, uint32_t limit_ms, int32_t* ended) noexcept {
+  return with_engine(engine, [&](EngineObject& object) -> Result<> {
+    EBB_TRY(ebb::c::check_place(ended, "ebb_engine_step_ended: ended"));
+    EBB_TRY_ASSIGN(const bool now,
+                   object.engine->step_ends_within(std::chrono::milliseconds(limit_ms)));
+    *ended = now ? 1 : 0;
+    return {};
+  });
+}
+
 ebb_status ebb_engine_wait_parameter(ebb_engine* engine, uint32_t param) noexcept {
   return beside_others(engine, [&](EngineObject& object) -> Result<> {
     EBB_TRY(ebb::c::check_params(object, std::span(&param, 1)));
@@ -375,5 +344,19 @@ ebb_status ebb_engine_about(ebb_engine* engine, char** json) noexcept {
 ebb_status ebb_engine_stats(ebb_engine* engine, char** json) noexcept {
   return with_engine(engine, [&](EngineObject& object) {
     return ebb::c::answer_text(json, ebb::c::stats(object), "ebb_engine_stats: json");
+  });
+}
+
+ebb_status ebb_engine_begin_trace(ebb_engine* engine) noexcept {
+  return with_engine(engine, [](EngineObject& object) -> Result<> {
+    object.trace.start();
+    return {};
+  });
+}
+
+ebb_status ebb_engine_end_trace(ebb_engine* engine, char** json) noexcept {
+  return with_engine(engine, [&](EngineObject& object) {
+    object.trace.stop();
+    return ebb::c::answer_text(json, object.trace.to_chrome_json(), "ebb_engine_end_trace: json");
   });
 }

@@ -108,6 +108,7 @@ Result<> open(const ebb_model* model, ebb_ranks* ranks, const ebb_start* start,
   EBB_TRY_ASSIGN(auto directory,
                  SwapDirectory::open(*object->io, mine.given.directory, comm, mine.given.sources));
   object->directories.push_back(std::move(directory));
+  mine.config.trace = &object->trace;
   EBB_TRY_ASSIGN(object->engine, Engine::open(mine.config, comm, *object->io,
                                               *object->directories.back(), mine.given.start));
   EBB_TRY(object->engine->install_weights());

@@ -12,7 +12,9 @@
 #include "bindings/c/handles.h"
 #include "ebb/libmuon/comm/socket_ranks.h"
 #include "ebb/libmuon/step/engine.h"
+#include "ebb/libmuon/step/pinned_checkpoint.h"
 #include "ebb/libswap/queue/io_queue.h"
+#include "ebb/libswap/trace.h"
 
 namespace ebb::c {
 
@@ -50,7 +52,8 @@ inline Result<OnlyCall> collective_call(RanksObject& ranks) {
 // Destroyed from the last to the first.
 struct EngineObject {
   std::shared_ptr<RanksObject> ranks;
-  std::unique_ptr<libswap::IoQueue> io;
+  libswap::Trace trace{1u << 18, libswap::Trace::Begins::with_start};
+  std::shared_ptr<libswap::IoQueue> io;
   std::vector<std::unique_ptr<libswap::SwapDirectory>> directories;  // the last is the state's
   std::unique_ptr<libmuon::Engine> engine;
   std::vector<std::string> names;  // of parameters
@@ -59,8 +62,14 @@ struct EngineObject {
   std::atomic<bool> broken = false;  // an exception left one of its calls, who knows where
 };
 
+struct PinnedObject {
+  std::shared_ptr<libswap::IoQueue> io;  // of the store that the generation is pinned in
+  libmuon::PinnedCheckpoint pinned;
+};
+
 Handles<ListenerObject>& listeners();
 Handles<RanksObject>& ranks_handles();
 Handles<EngineObject>& engines();
+Handles<PinnedObject>& pinned_ones();
 
 }  // namespace ebb::c

@@ -83,6 +83,11 @@ Result<StepResult> Engine::wait_step() {
   return *impl_->outcome;
 }
 
+Result<bool> Engine::step_ends_within(std::chrono::milliseconds limit) {
+  EBB_TRY_ASSIGN(const Entry::Inside inside, impl_->entry.alone("step_ends_within"));
+  return impl_->run->ends_within(limit);
+}
+
 Result<StepResult> Engine::step(const StepArgs& args) {
   EBB_TRY(begin_step(args));
   return wait_step();

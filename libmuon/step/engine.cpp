@@ -233,6 +233,12 @@ Result<> Engine::set_blob(std::string key, ByteVector bytes) {
 
 const ByteVector* Engine::blob(std::string_view key) const { return impl_->home.blobs().find(key); }
 
+std::vector<std::string> Engine::blob_keys() const {
+  std::vector<std::string> keys;
+  for (const formats::native::Blob& blob : impl_->home.blobs().all()) keys.push_back(blob.key);
+  return keys;
+}
+
 std::uint64_t Engine::step_count() const { return impl_->steps.now(); }
 std::uint64_t Engine::steps_taken(std::uint32_t param) const { return impl_->steps.taken(param); }
 const StatePlan& Engine::state_plan() const { return impl_->setup.plan(); }

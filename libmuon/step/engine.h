@@ -13,6 +13,7 @@
 // stats() zeros; nothing waits, and destroying it there changes nothing for its parent.
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <filesystem>
 #include <memory>
@@ -147,6 +148,9 @@ class Engine {
   // it is asked. `ranks` is the trainer's meanwhile.
   Result<StepResult> begin_step(const StepArgs& args);
   Result<StepResult> wait_step();
+  // Whether no step is in flight on this rank any more, `limit` from now at the latest: for a
+  // caller that has signals to answer before it waits on.
+  Result<bool> step_ends_within(std::chrono::milliseconds limit);
   // Waits until the new weights of a parameter lie where they are bound, or for why they do not: of
   // the step that begin_step() answered last. Any thread.
   Result<> weights_ready(std::uint32_t param) const;
@@ -168,6 +172,7 @@ class Engine {
   // What the trainer wants back after a resume (data position, RNG): stored with every generation.
   Result<> set_blob(std::string key, ByteVector bytes);
   const ByteVector* blob(std::string_view key) const;
+  std::vector<std::string> blob_keys() const;
 
   // [C] Marks the present state as a generation and returns, at once but for the high halves of
   // masters (snapshot_written_bytes); false: one is still under way, or pinned ones leave no room.

@@ -116,6 +116,13 @@ Flow::Ended Flow::wait() {
   return ended_;
 }
 
+bool Flow::ends_within(std::chrono::milliseconds limit) {
+  const auto end = Clock::now() + limit;
+  const libswap::MutexLock lock(mutex_);
+  while (under_way_ && Clock::now() < end) changed_.wait_for(mutex_, end - Clock::now());
+  return !under_way_;
+}
+
 void Flow::ready_early(std::size_t pieces) {
   const libswap::MutexLock lock(mutex_);
   early_ready_ = pieces;

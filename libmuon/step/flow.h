@@ -68,6 +68,8 @@ class Flow {
   void begin(Work work);
   void go_on();
   Ended wait();
+  // Whether wait() would return at once, `limit` from now at the latest. Any thread.
+  bool ends_within(std::chrono::milliseconds limit);
 
   // The first `pieces` of what may come early are ready on this rank. Any thread.
   void ready_early(std::size_t pieces);

@@ -40,6 +40,7 @@ class StepRun {
   // Goes on with a step that was stopped.
   void go_on();
   Flow::Ended wait() { return flow_->wait(); }
+  bool ends_within(std::chrono::milliseconds limit) { return flow_->ends_within(limit); }
   // Drops U and O of a step that is abandoned.
   void forget_updates();
 

@@ -405,6 +405,15 @@ Result<WriteReport> write_checkpoint(IoQueue& io, const Checkpoint& content, con
   return report;
 }
 
+Becomes becomes(const formats::Format& to, const EmitPlan& plan, const fs::path& destination) {
+  const std::string name = destination.string();
+  const auto called = [&](std::string_view ending) { return name.ends_with(ending); };
+  std::error_code failed;
+  const bool file = std::ranges::any_of(to.traits().endings, called) && plan.files.size() == 1 &&
+                    plan.commit_files.empty() && !fs::is_directory(destination, failed);
+  return file ? Becomes::file : Becomes::directory;
+}
+
 Result<> check_destination(IoQueue& io, const EmitPlan& plan, const fs::path& destination) {
   const fs::path target = with_parent(destination);
   EBB_TRY(check_free(io.backend(), target, Overwrite::refuse));

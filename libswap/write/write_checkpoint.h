@@ -44,6 +44,7 @@
 
 #include "ebb/formats/catalog/catalog.h"
 #include "ebb/formats/catalog/emit.h"
+#include "ebb/formats/catalog/format.h"
 #include "ebb/libswap/publish/temporaries.h"
 #include "ebb/libswap/queue/io_queue.h"
 
@@ -120,6 +121,10 @@ struct CollectiveHooks {
 Result<WriteReport> write_checkpoint(IoQueue& io, const Checkpoint& content, const EmitPlan& plan,
                                      const fs::path& destination, const WriteOptions& options,
                                      const CollectiveHooks& hooks = {});
+
+// The file alone where the name ends as files of the format do, the plan has one, and no directory
+// of that name is there: who made it wants one.
+Becomes becomes(const formats::Format& to, const EmitPlan& plan, const fs::path& destination);
 
 // Step 1's questions to the disk, for who will write `plan` later: D is free, P can be written and
 // has the space. Leaves nothing.

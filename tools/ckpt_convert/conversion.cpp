@@ -155,14 +155,7 @@ std::size_t Prepared::files() const {
 }
 
 libswap::Becomes becomes(const Request& request, const EmitPlan& plan) {
-  const auto called = [&](std::string_view ending) {
-    return request.destination.ends_with(ending);
-  };
-  std::error_code failed;  // who made a directory of that name wants one
-  const bool file = std::ranges::any_of(request.format->traits().endings, called) &&
-                    plan.files.size() == 1 && plan.commit_files.empty() &&
-                    !fs::is_directory(request.destination, failed);
-  return file ? libswap::Becomes::file : libswap::Becomes::directory;
+  return libswap::becomes(*request.format, plan, request.destination);
 }
 
 Result<Prepared> prepare(const Request& request) {

@@ -95,6 +95,17 @@ class Caller {
     return static_cast<ebb_engine*>(none[draw_() % 4]);
   }
   ebb_ranks* ranks() { return one_in(10) ? reinterpret_cast<ebb_ranks*>(engine()) : life_.ranks; }
+  // A generation is pinned, written where something is already, mostly, and let go.
+  ebb_status pin() {
+    ebb_pinned* pinned = nullptr;
+    const ebb_status status = ebb_engine_pin(engine(), one_in(9) ? nullptr : &pinned);
+    if (status != EBB_DONE) return status;
+    noted(ebb_pinned_write(pinned, text({"dcp", "safetensors", "none", ""}), below(3),
+                           one_in(3) ? life_.directory.c_str() : text({"/proc/none", ""}), 1,
+                           nullptr),
+          "ebb_pinned_write");
+    return noted(ebb_pinned_close(pinned), "ebb_pinned_close");
+  }
   const char* text(std::initializer_list<const char*> all) {
     if (one_in(12)) return nullptr;
     return all.begin()[draw_() % all.size()];
@@ -237,6 +248,20 @@ std::span<const Caller::Named> Caller::others() {
          ebb_free(json);
          return status;
        }},
+      {"ebb_engine_step_ended",
+       [](Caller& c) {
+         std::int32_t ended = 0;
+         return ebb_engine_step_ended(c.engine(), c.below(3), c.one_in(9) ? nullptr : &ended);
+       }},
+      {"ebb_engine_begin_trace", [](Caller& c) { return ebb_engine_begin_trace(c.engine()); }},
+      {"ebb_engine_end_trace",
+       [](Caller& c) {
+         char* json = nullptr;
+         const ebb_status status = ebb_engine_end_trace(c.engine(), c.one_in(9) ? nullptr : &json);
+         ebb_free(json);
+         return status;
+       }},
+      {"ebb_engine_pin", [](Caller& c) { return c.pin(); }},
       {"ebb_ranks_agree",
        [](Caller& c) {
          std::int64_t smallest = 0;

@@ -16,10 +16,10 @@ constexpr std::uint32_t kParts = 2;  // side by side
 
 // Factors that reach a device, by their plain values.
 constexpr std::array<std::string_view, 14> kReachIt = {
-    "state at owners",          "gradients reduced",  "one chunk",
-    "trainer in fp32",          "momentum in fp32",   "begins with initial weights",
-    "weights are the engine's", "weights handed out", "no decay",
-    "no second moments",        "products in fp32",   "the host computes",
+    "state at owners",          "gradients reduced",       "one chunk",
+    "trainer in fp32",          "momentum in fp32",        "begins with initial weights",
+    "weights are the engine's", "weights handed out",      "no decay",
+    "no second moments",        "products in fp32",        "the host computes",
     "messages on the host",     "tiers as the budget goes"};
 
 // Every pair of their values that has a device in it, on two ranks that page.

@@ -272,6 +272,7 @@ FUNCTIONS: dict[str, tuple[Any, list[Any]]] = {
     "ebb_engine_step": (c_int32, [c_void_p, POINTER(StepArgs), POINTER(StepResult)]),
     "ebb_engine_begin_step": (c_int32, [c_void_p, POINTER(StepArgs), POINTER(StepResult)]),
     "ebb_engine_wait_step": (c_int32, [c_void_p, POINTER(StepResult)]),
+    "ebb_engine_step_ended": (c_int32, [c_void_p, c_uint32, POINTER(c_int32)]),
     "ebb_engine_wait_parameter": (c_int32, [c_void_p, c_uint32]),
     "ebb_engine_continue": (c_int32, [c_void_p, POINTER(StepResult)]),
     "ebb_engine_abandon": (c_int32, [c_void_p]),
@@ -287,4 +288,10 @@ FUNCTIONS: dict[str, tuple[Any, list[Any]]] = {
     "ebb_engine_blob": (c_int32, [c_void_p, c_char_p, c_void_p, POINTER(c_uint64)]),
     "ebb_engine_about": (c_int32, [c_void_p, POINTER(c_void_p)]),
     "ebb_engine_stats": (c_int32, [c_void_p, POINTER(c_void_p)]),
+    "ebb_engine_begin_trace": (c_int32, [c_void_p]),
+    "ebb_engine_end_trace": (c_int32, [c_void_p, POINTER(c_void_p)]),
+    "ebb_engine_pin": (c_int32, [c_void_p, POINTER(c_void_p)]),
+    "ebb_pinned_write": (c_int32, [c_void_p, c_char_p, c_uint32, c_char_p, c_uint32,
+        POINTER(c_uint64)]),
+    "ebb_pinned_close": (c_int32, [c_void_p]),
 }
