@@ -354,7 +354,8 @@ EBB_API ebb_status ebb_engine_wait_snapshot(ebb_engine* engine, uint64_t* genera
 EBB_API ebb_status ebb_engine_committed(ebb_engine* engine, uint64_t* generation,
                                         uint64_t* step) EBB_NOEXCEPT;
 
-/* What the caller wants back after a resume, stored with every generation. */
+/* What the caller wants back after a resume, stored with every generation; size 0: takes it away.
+ */
 EBB_API ebb_status ebb_engine_set_blob(ebb_engine* engine, const char* key, const void* bytes,
                                        uint64_t size) EBB_NOEXCEPT;
 /* `size`: room in, bytes out; 0 where there is none of that name. Fills what there is room for. */

@@ -30,19 +30,18 @@ Result<> write(const PinnedObject& object, const char* format, uint32_t world,
   EBB_TRY_ASSIGN(const std::string_view path, text_of(destination, "ebb_pinned_write: path"));
   if (world == 0) return Error{Code::usage, "ebb_pinned_write: world = 0", "at least 1"};
   EBB_TRY_ASSIGN(const auto source, object.pinned.describe());
-  EBB_TRY_ASSIGN(
-      const auto conversion,
-      formats::plan_conversion(
-          *source, {.from = formats::format_of(source->catalog()),
-                    .to = *to,
-                    .world = world,
-                    .policy = std::nullopt}));
-  EBB_TRY_ASSIGN(
-      const auto report,
-      libswap::write_checkpoint(*object.io, *conversion.content, conversion.plan, path,
-                                {.becomes = libswap::becomes(*to, conversion.plan, path),
-                                 .workers = workers}));
-  if (bytes != nullptr) *bytes = report.bytes;
+  EBB_TRY_ASSIGN(const auto conversion,
+                 formats::plan_conversion(*source, {.from = formats::format_of(source->catalog()),
+                                                    .to = *to,
+                                                    .world = world,
+                                                    .policy = std::nullopt}));
+  const auto report = libswap::write_checkpoint(
+      *object.io, *conversion.content, conversion.plan, path,
+      {.becomes = libswap::becomes(*to, conversion.plan, path), .workers = workers});
+  if (!report && report.error().code == Code::usage)  // whose hint is ckpt-convert's
+    return Error{Code::usage, report.error().message, "name one that is not there"};
+  EBB_TRY(report);
+  if (bytes != nullptr) *bytes = report->bytes;
   return {};
 }
 

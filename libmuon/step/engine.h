@@ -170,6 +170,7 @@ class Engine {
   Result<> save_to(libswap::SwapDirectory& other);
 
   // What the trainer wants back after a resume (data position, RNG): stored with every generation.
+  // No bytes: takes away what was set before.
   Result<> set_blob(std::string key, ByteVector bytes);
   const ByteVector* blob(std::string_view key) const;
   std::vector<std::string> blob_keys() const;

@@ -27,7 +27,7 @@ Result<> Blobs::set(std::string key, ByteVector bytes) {
     return Error{Code::limit,
                  compose("blobs take {} bytes with {}; the limit is {}", total, key, kMostBytes)};
   std::erase_if(blobs_, [&](const auto& blob) { return blob.key == key; });
-  blobs_.push_back({std::move(key), std::move(bytes)});
+  if (!bytes.empty()) blobs_.push_back({std::move(key), std::move(bytes)});
   return {};
 }
 

@@ -16,7 +16,7 @@ class Blobs {
   // Of all together, as they lie in a manifest.
   static constexpr std::uint64_t kMostBytes = 256u << 10;
 
-  // In the place of that name's, if there is one. Code::limit.
+  // In the place of that name's, if there is one; no bytes: takes that one away. Code::limit.
   Result<> set(std::string key, ByteVector bytes);
   const ByteVector* find(std::string_view key) const;
 

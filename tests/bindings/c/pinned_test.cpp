@@ -68,9 +68,9 @@ TEST_F(CPinned, IsWrittenAsItWasWhileTheEngineTrainsOn) {
     EXPECT_EQ(weights_of(format), wanted) << format;
   ASSERT_EQ(ebb_engine_close(engine_), EBB_DONE);
   std::uint64_t bytes = 0;
-  ASSERT_EQ(ebb_pinned_write(kept, "safetensors", 1, (scratch_ / "model.safetensors").c_str(), 0,
-                             &bytes),
-            EBB_DONE)
+  ASSERT_EQ(
+      ebb_pinned_write(kept, "safetensors", 1, (scratch_ / "model.safetensors").c_str(), 0, &bytes),
+      EBB_DONE)
       << last_message();
   EXPECT_EQ(std::filesystem::file_size(scratch_ / "model.safetensors"), bytes);
   EXPECT_EQ(ebb_pinned_close(kept), EBB_DONE);

@@ -276,11 +276,11 @@ class Engine:
     def set(self, group: int, key: str, value: float) -> None:
         self._call("set", group, key.encode(), value)
 
-    def step(
+    def begin_step(
         self, gradients: Sequence[torch.Tensor | None], inv_scale: float, max_norm: float
-    ) -> Any:
+    ) -> None:
         """[C] A step with a gradient for each parameter, None: it has none and stays as it is.
-        Answers the C struct of results."""
+        They are borrowed until it has ended."""
         for i, gradient in enumerate(gradients):
             if gradient is None:
                 self._kinds[i] = _abi.NONE_UNTOUCHED
@@ -289,8 +289,17 @@ class Engine:
                 fill(self._gradients[i], gradient)
         self._call("gradients", self._all, self._gradients, self._kinds, self._count)
         args = _abi.StepArgs(ctypes.sizeof(_abi.StepArgs), inv_scale, max_norm)
+        self._call("begin_step", ctypes.byref(args), None)
+
+    def step_ended(self, limit_ms: int) -> bool:
+        ended = ctypes.c_int32()
+        self._call("step_ended", limit_ms, ctypes.byref(ended))
+        return ended.value != 0
+
+    def wait_step(self) -> Any:
+        """[C] The C struct of results."""
         result = _abi.StepResult(size=ctypes.sizeof(_abi.StepResult))
-        self._call("step", ctypes.byref(args), ctypes.byref(result))
+        self._call("wait_step", ctypes.byref(result))
         return result
 
     def abandon(self) -> None:
@@ -336,10 +345,25 @@ class Engine:
         return self._json("stats")
 
     def _json(self, name: str) -> dict[str, Any]:
+        found: dict[str, Any] = json.loads(self._text(name))
+        return found
+
+    def _text(self, name: str) -> str:
         text = ctypes.c_void_p()
         self._call(name, ctypes.byref(text))
-        found: dict[str, Any] = json.loads(_library.text(text))
-        return found
+        return _library.text(text)
+
+    def begin_trace(self) -> None:
+        self._call("begin_trace")
+
+    def end_trace(self) -> str:
+        return self._text("end_trace")
+
+    def pin(self) -> int:
+        """The committed generation, as a handle for pinned_write and pinned_close."""
+        pinned = ctypes.c_void_p()
+        self._call("pin", ctypes.byref(pinned))
+        return int(pinned.value or 0)
 
     def set_blob(self, key: str, value: bytes) -> None:
         self._call("set_blob", key.encode(), value, len(value))

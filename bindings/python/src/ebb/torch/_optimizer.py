@@ -16,11 +16,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ebb.errors import Error, StateError, UsageError
+from ebb.errors import Error, StateError, Unsupported, UsageError
 
 from . import _groups, _placements, _state, _state_dict
+from ._blobs import Blobs
 from ._description import describe, named
-from ._engine import Engine, Plan
+from ._engine import Plan
+from ._export import Export, raise_if
 from ._options import Options
 from ._run import Beginning, Run
 from ._world import world_of
@@ -41,30 +43,6 @@ class StepInfo:
     written_bytes: int = 0
 
 
-class Blobs:
-    """What a trainer wants back after a resume (data position, RNG): bytes by name, at most 256 KiB
-    in all, stored with every snapshot."""
-
-    def __init__(self, engine: Callable[[], Engine]) -> None:
-        self._engine = engine
-
-    def __setitem__(self, key: str, value: bytes) -> None:
-        self._engine().set_blob(key, bytes(value))
-
-    def __getitem__(self, key: str) -> bytes:
-        found = self._engine().blob(key)
-        if found is None:
-            raise KeyError(key)
-        return found
-
-    def __contains__(self, key: str) -> bool:
-        return self._engine().blob(key) is not None
-
-    def get(self, key: str, default: bytes | None = None) -> bytes | None:
-        found = self._engine().blob(key)
-        return default if found is None else found
-
-
 class Optimizer(torch.optim.Optimizer):
     """What Muon and AdamW share. docs/python.md is its manual. Calls marked [C] are made by all
     ranks. One thread at a time: another one's call beside it raises StateError."""
@@ -79,6 +57,7 @@ class Optimizer(torch.optim.Optimizer):
         self._consolidated: dict[int, dict[str, Any]] | None = None
         self._warned: set[str] = set()
         self.last = StepInfo()
+        self._export: Export | None = None
         self.blobs = Blobs(lambda: self._opened().engine)
         super().__init__(_groups.as_groups(params), defaults)
 
@@ -168,13 +147,14 @@ class Optimizer(torch.optim.Optimizer):
         if self._run is None or os.getpid() != self._pid:
             self._run, self._closed = None, True
             return
-        with self._alone("close"):
+        with self._entered("close"):
             run, self._run, self._closed = self._run, None, True
             self.state.clear()
             try:
                 lost = self.last.step - run.engine.committed()[1]
             except Error:
                 lost = 0  # of the last snapshot: it was said behind a step
+            self._close_export()
             run.close()
         if lost > 0:
             warnings.warn(
@@ -242,6 +222,48 @@ class Optimizer(torch.optim.Optimizer):
             engine.snapshot()
             return engine.wait_snapshot() if wait else None
 
+    def export(
+        self, path: str | os.PathLike[str], format: str = "dcp", world: int | None = None,
+        wait: bool = True,
+    ) -> None:  # fmt: skip
+        """[C] Makes a snapshot, and writes it as a checkpoint of another format ("dcp",
+        "safetensors", "deepspeed", ...), for `world` ranks, None: as many as there are, to `path`,
+        which must not be there: it appears whole or not at all. It needs no memory for the state.
+        Without `wait` rank 0 writes beside the next steps; what goes wrong then is a
+        RuntimeWarning, and the next export() and close() wait for it."""
+        with self._alone("export"):
+            run = self._opened()
+            if len(self._options.directories()) > 1:
+                raise Unsupported(
+                    "export() reads one swap directory, and each rank has its own",
+                    hint="torch.distributed.checkpoint saves state_dict()",
+                )
+            if self._export is not None:
+                self._export.wait()
+                self._close_export()
+            run.engine.snapshot()
+            run.engine.wait_snapshot()
+            self._export = Export(run, os.fspath(path), format, world or run.world.size)
+            if wait:
+                self._export.wait()
+                export, self._export = self._export, None
+                run.world.together(lambda: raise_if(export.close()))
+
+    @contextmanager
+    def trace(self, path: str | os.PathLike[str]) -> Iterator[None]:
+        """What this rank's engine does inside, as a timeline in Chrome's JSON, which Perfetto
+        shows. Of several ranks each writes its own: of timeline.json rank 1 writes
+        timeline.rank1.json."""
+        run = self._opened()
+        place = Path(path)
+        if run.world.size > 1:
+            place = place.with_suffix(f".rank{run.world.rank}{place.suffix}")
+        run.engine.begin_trace()
+        try:
+            yield
+        finally:
+            place.write_text(run.engine.end_trace(), encoding="utf-8")
+
     @torch.no_grad()
     def take_parameters(self) -> None:
         """[C] Masters become the parameters, where these are not the masters rounded: after you
@@ -294,15 +316,34 @@ class Optimizer(torch.optim.Optimizer):
             _groups.check_means_nothing(group)
         run = self._opened()
         gradients = [self._gradient(n, p) for n, p in zip(run.of.names, run.of.params)]
-        result = run.step(gradients, self._options.max_norm)
-        self.last = StepInfo(
-            int(result.step), float(result.norm), float(result.clip), bool(result.skipped),
-            time.perf_counter() - began, *run.paged(),
-        )  # fmt: skip
+        run.begin_step(gradients, self._options.max_norm)
+        self._end_step(run, began)
+        if self._export is not None and self._export.ended():
+            self._close_export()
         try:
             run.engine.committed()
         except Error as error:
             self._say(str(error), f"the last snapshot was abandoned: {error}")
+
+    @torch.no_grad()
+    def _end_step(self, run: Run, began: float) -> None:
+        """Of the step that is under way, if one is: Ctrl-C may leave one so, which goes on."""
+        result = run.end_step()
+        if result is None:
+            return
+        self.last = StepInfo(
+            int(result.step), float(result.norm), float(result.clip), bool(result.skipped),
+            time.perf_counter() - began, *run.paged(),
+        )  # fmt: skip
+
+    def _close_export(self) -> None:
+        """What went wrong with one that nobody waits for is said."""
+        if self._export is None:
+            return
+        export, self._export = self._export, None
+        error = export.close()
+        if error is not None:
+            warnings.warn(f"ebb.torch: export(): {error}", RuntimeWarning, stacklevel=5)
 
     def _gradient(self, name: str, param: Tensor) -> Tensor | None:
         if param.grad is None:
@@ -389,6 +430,14 @@ class Optimizer(torch.optim.Optimizer):
 
     @contextmanager
     def _alone(self, what: str) -> Iterator[None]:
+        """The only call that is under way, with no step before it that is."""
+        with self._entered(what):
+            if self._run is not None:
+                self._end_step(self._run, time.perf_counter())
+            yield
+
+    @contextmanager
+    def _entered(self, what: str) -> Iterator[None]:
         if os.getpid() != self._pid:
             raise StateError(f"{what}() in a forked child: the optimizer is its parent's")
         if not self._in_call.acquire(blocking=False):

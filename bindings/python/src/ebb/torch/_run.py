@@ -19,12 +19,14 @@ from ebb.errors import Error, StateError
 
 from . import _engine, _placements, _state
 from ._agreement import check_placed
+from ._blobs import OURS
 from ._description import Named, describe, rates
 from ._options import Options
 from ._staging import Staging
 from ._world import World, connect
 
-_BEFORE = "ebb.torch: steps before this store"  # a blob
+_BEFORE = OURS + "steps before this store"  # a blob
+_SLICE_MS = 200  # how long Ctrl-C waits for a step
 
 
 @dataclass(frozen=True)
@@ -59,6 +61,7 @@ class Run:
         self._rates = [rates(group) for group in groups]
         self._steps_before = int(self.engine.blob(_BEFORE) or 0)
         self._stepped = False
+        self._under_way: list[Tensor | None] | None = None  # gradients, which the engine reads
         self._paged = (0, 0)
         self.paged()
         self._hand_out()
@@ -94,11 +97,26 @@ class Run:
         still = all(float(group["lr"]) == 0 for group in self._groups)
         return self.agreed(still and not any(bool(_placements.local(g).any()) for g in given))
 
-    def step(self, gradients: Sequence[Tensor | None], max_norm: float) -> Any:
+    def begin_step(self, gradients: Sequence[Tensor | None], max_norm: float) -> None:
         self._set_rates()
         self._take_edits(self._bind())
         self._stepped = True
-        result = self.engine.step(self._staging.gradients(gradients), 0.0, max_norm)
+        self._under_way = self._staging.gradients(gradients)
+        try:
+            self.engine.begin_step(self._under_way, 0.0, max_norm)
+        except BaseException:
+            self._under_way = None
+            raise
+
+    def end_step(self) -> Any:
+        """The result of the step that is under way; None: none is. KeyboardInterrupt may leave it
+        so: it goes on behind, with the gradients that are kept for it."""
+        if self._under_way is None:
+            return None
+        while not self.engine.step_ended(_SLICE_MS):
+            pass
+        self._under_way = None
+        result = self.engine.wait_step()
         self._hand_out()
         return result
 
