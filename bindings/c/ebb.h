@@ -4,9 +4,10 @@
  * within a budget of memory; gradients go in, a Muon or AdamW step is made, weights come out.
  *
  * Contract. Every function answers an ebb_status, aborts on no argument, throws nothing, prints
- * nothing, installs no signal handler, and calls nothing of the caller's. Texts are UTF-8 and end
- * with a zero. What a pointer leads to is the caller's and is read before the call returns, but
- * where "borrowed" is said; texts that a function gives are freed with ebb_free().
+ * nothing, installs no signal handler, and calls nothing of the caller's but an ebb_transport.
+ * Texts are UTF-8 and end with a zero. What a pointer leads to is the caller's and is read before
+ * the call returns, but where "borrowed" is said; texts that a function gives are freed with
+ * ebb_free().
  *
  * Structs begin with their size, sizeof(the struct): a shorter one is an older caller's, and what
  * it lacks is what zeros mean; a longer one is a newer caller's, refused (EBB_UNSUPPORTED) unless
@@ -104,6 +105,31 @@ EBB_API ebb_status ebb_listener_close(ebb_listener* listener) EBB_NOEXCEPT;
 EBB_API ebb_status ebb_ranks_connect(ebb_listener* listener, uint32_t rank, uint32_t world,
                                      const char* const* addresses, uint32_t limit_ms,
                                      ebb_ranks** ranks) EBB_NOEXCEPT;
+/* Messages between ranks, as the caller carries them: a fabric's library, a launcher's own. Its
+ * functions are called from any thread, several at once, and in no order; they wait for no other
+ * rank, call nothing of Ebb's, and answer EBB_DONE, or an error, which is final. */
+typedef struct ebb_transport {
+  uint64_t size;
+  void* self; /* what the functions get */
+  uint32_t rank, world;
+  uint32_t tags; /* those below this number can be used: 8 at least, 2 more an engine */
+  /* Takes a message, of which it keeps a copy. What one rank sends another with one tag arrives in
+   * that order, whole, each once. */
+  ebb_status (*send)(void* self, uint32_t to, uint32_t tag, const void* message, uint64_t bytes);
+  /* How many messages with this tag to each rank have not gone yet: `counts` has `world` places.
+   * What has gone arrives without further calls on this rank. */
+  ebb_status (*unsent)(void* self, uint32_t tag, uint64_t* counts);
+  /* The next message with this tag that has come, of any rank: `from`; `world`: there is none.
+   * `bytes`: room in, its size out. One for which there is no room stays, and is asked for again.
+   */
+  ebb_status (*receive)(void* self, uint32_t tag, uint32_t* from, void* into, uint64_t* bytes);
+  /* NULL; else called once, when nothing uses it any more. Not in a child made by fork(). */
+  void (*close)(void* self);
+} ebb_transport;
+/* [C] Ranks over it, which is closed, too, where this fails for other reasons than what it lacks.
+ * `limit_ms` as in ebb_ranks_connect(). */
+EBB_API ebb_status ebb_ranks_transport(const ebb_transport* transport, uint32_t limit_ms,
+                                       ebb_ranks** ranks) EBB_NOEXCEPT;
 /* A world of one. */
 EBB_API ebb_status ebb_ranks_alone(ebb_ranks** ranks) EBB_NOEXCEPT;
 /* [C] The smallest of the ranks' numbers: for the caller's own decisions. */

@@ -38,6 +38,7 @@ STRUCT = re.compile(r"typedef\s+struct\s+(\w+)\s*\{([^{}]*)\}\s*(\w+)\s*;")
 HANDLE = re.compile(r"typedef\s+struct\s+(\w+)\s+(\w+)\s*;")
 ALIAS = re.compile(r"typedef\s+(\w+)\s+(\w+)\s*;")
 FUNCTION = re.compile(r"([\w\s*]+)\(([^(){};]*)\)\s*;")
+CALLBACK = re.compile(r"\w+ \(\*(\w+)\)\([^()]*\)")
 # `const char* const* addresses`: what is pointed to, and declarators behind it.
 DECLARATION = re.compile(r"(const\s+)?(\w+)\b\s*(.*)", re.DOTALL)
 DECLARATOR = re.compile(r"((?:\*\s*(?:const\b\s*)?)*)(\w*)")
@@ -155,7 +156,11 @@ class Header:
         self._check_tag(match[1], match[3])
         fields: list[Field] = []
         for declaration in match[2].strip().rstrip(";").split(";"):
-            fields += self._declared(declaration)
+            # A function of the caller's, which no caller of this package has: its address.
+            if function := CALLBACK.fullmatch(declaration.strip()):
+                fields.append(Field(function[1], "c_void_p"))
+            else:
+                fields += self._declared(declaration)
         self.structs.append(Struct(match[1], fields))
 
     def _handle(self, match: re.Match[str]) -> None:

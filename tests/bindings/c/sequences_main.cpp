@@ -173,6 +173,11 @@ std::span<const Caller::Named> Caller::steps() {
       {"ebb_engine_begin_step",
        [](Caller& c) { return ebb_engine_begin_step(c.engine(), nullptr, nullptr); }},
       {"ebb_engine_wait_step", [](Caller& c) { return ebb_engine_wait_step(c.engine(), nullptr); }},
+      {"ebb_engine_step_ended",
+       [](Caller& c) {
+         std::int32_t ended = 0;
+         return ebb_engine_step_ended(c.engine(), c.below(3), c.one_in(9) ? nullptr : &ended);
+       }},
       {"ebb_engine_wait_parameter",
        [](Caller& c) { return ebb_engine_wait_parameter(c.engine(), c.below(6)); }},
       {"ebb_engine_continue", [](Caller& c) { return ebb_engine_continue(c.engine(), nullptr); }},
@@ -247,11 +252,6 @@ std::span<const Caller::Named> Caller::others() {
          const ebb_status status = ebb_engine_stats(c.engine(), &json);
          ebb_free(json);
          return status;
-       }},
-      {"ebb_engine_step_ended",
-       [](Caller& c) {
-         std::int32_t ended = 0;
-         return ebb_engine_step_ended(c.engine(), c.below(3), c.one_in(9) ? nullptr : &ended);
        }},
       {"ebb_engine_begin_trace", [](Caller& c) { return ebb_engine_begin_trace(c.engine()); }},
       {"ebb_engine_end_trace",

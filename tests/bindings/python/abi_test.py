@@ -188,7 +188,7 @@ class Generator(unittest.TestCase):
     def test_what_it_does_not_understand_is_refused_by_its_line(self) -> None:
         for declaration in (
             "typedef struct ebb_a { uint64_t shape[8]; } ebb_a;",
-            "typedef struct ebb_a { int32_t (*send)(void*); } ebb_a;",
+            "typedef struct ebb_a { int32_t (*sends[2])(void*); } ebb_a;",
             "typedef struct ebb_a { uint32_t bits : 3; } ebb_a;",
             "typedef struct ebb_a { size_t n; } ebb_a;",
             "typedef struct ebb_a { unsigned int n; } ebb_a;",

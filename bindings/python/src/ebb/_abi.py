@@ -78,6 +78,20 @@ class Error(Structure):
     ]
 
 
+class Transport(Structure):
+    _fields_ = [
+        ("size", c_uint64),
+        ("self", c_void_p),
+        ("rank", c_uint32),
+        ("world", c_uint32),
+        ("tags", c_uint32),
+        ("send", c_void_p),
+        ("unsent", c_void_p),
+        ("receive", c_void_p),
+        ("close", c_void_p),
+    ]
+
+
 class Buffer(Structure):
     _fields_ = [
         ("data", c_void_p),
@@ -254,6 +268,7 @@ FUNCTIONS: dict[str, tuple[Any, list[Any]]] = {
     "ebb_listener_close": (c_int32, [c_void_p]),
     "ebb_ranks_connect": (c_int32, [c_void_p, c_uint32, c_uint32, POINTER(c_char_p), c_uint32,
         POINTER(c_void_p)]),
+    "ebb_ranks_transport": (c_int32, [POINTER(Transport), c_uint32, POINTER(c_void_p)]),
     "ebb_ranks_alone": (c_int32, [POINTER(c_void_p)]),
     "ebb_ranks_agree": (c_int32, [c_void_p, c_int64, POINTER(c_int64)]),
     "ebb_ranks_abort": (c_int32, [c_void_p]),
