@@ -1,6 +1,7 @@
 #include "bindings/c/arguments.h"
 #include "bindings/c/guarded.h"
 #include "bindings/c/json.h"
+#include "bindings/c/open_device.h"
 #include "ebb/formats/registry.h"
 #include "ebb/libmuon/kernels/kernels.h"
 #include "ebb/libmuon/spec/presets.h"
@@ -17,6 +18,7 @@ Result<std::string> about() {
   json.text("io_backend", !disk                ? disk.error().message
                           : disk->note.empty() ? "io_uring"
                                                : disk->note);
+  json.text("plugin", plugin_beside());
   json.open_list("presets");
   for (const libmuon::Preset& preset : libmuon::presets()) {
     json.open_object();

@@ -82,8 +82,9 @@ typedef struct ebb_error {
 EBB_API const ebb_error* ebb_last_error(void) EBB_NOEXCEPT;
 
 EBB_API void ebb_free(void* text) EBB_NOEXCEPT;
-/* What was found on this machine, as JSON: version, abi, io_backend and why, presets (a list:
- * name, source, and all settings as a group has them), formats. */
+/* What was found on this machine, as JSON: version, abi, io_backend and why, plugin (the path of
+ * the one beside this library, "" if there is none; it is not loaded), presets (a list: name,
+ * source, and all settings as a group has them), formats. */
 EBB_API ebb_status ebb_about(char** json) EBB_NOEXCEPT;
 
 /* --- ranks ------------------------------------------------------------------------------------ */
@@ -140,18 +141,37 @@ EBB_API ebb_status ebb_ranks_abort(ebb_ranks* ranks) EBB_NOEXCEPT;
 /* Engines that were opened with them keep what they need. */
 EBB_API ebb_status ebb_ranks_close(ebb_ranks* ranks) EBB_NOEXCEPT;
 
+/* --- a device that computes ------------------------------------------------------------------- */
+
+typedef struct ebb_device ebb_device;
+
+/* Loads a plugin and opens a device through it: the `index`-th that it sees; for CUDA as the
+ * process counts them. `plugin`: a path, or a name for the loader; NULL: the one beside this
+ * library. EBB_IO: it, or a library that it needs, is missing. EBB_UNSUPPORTED: it is no plugin, or
+ * of another version; or there is no driver, or no such device. It is opened anew by each call. */
+EBB_API ebb_status ebb_device_open(const char* plugin, int32_t index,
+                                   ebb_device** device) EBB_NOEXCEPT;
+/* "NVIDIA H200 0". */
+EBB_API ebb_status ebb_device_name(ebb_device* device, char** name) EBB_NOEXCEPT;
+/* Engines that were opened with it keep it. In a forked child nothing is asked of the device. */
+EBB_API ebb_status ebb_device_close(ebb_device* device) EBB_NOEXCEPT;
+
 /* --- what is trained -------------------------------------------------------------------------- */
 
 enum { EBB_F32 = 1, EBB_BF16 = 2, EBB_F16 = 3, EBB_I8 = 8, EBB_U16 = 11 };
 
-/* Elements in the caller's memory. `device` and `event`: -1 and NULL, the host's memory; others are
- * refused (EBB_UNSUPPORTED). */
+/* Elements in the caller's memory. `device`: -1: the host's; else the index of the model's device.
+ * `stream`: NULL: they are there, and nobody uses what the call writes; else one of that device's
+ * (a cudaStream_t; of CUDA's default stream cudaStreamLegacy, (void*)1), and both hold behind what
+ * it was given before the call. A gradient's is not waited for by ebb_engine_gradients(), all
+ * others are by their call. Without a device they are -1 and NULL; others are refused
+ * (EBB_UNSUPPORTED). */
 typedef struct ebb_buffer {
   void* data;
   uint64_t elems;
   int32_t dtype;
   int32_t device;
-  void* event;
+  void* stream;
 } ebb_buffer;
 
 /* As a store names them: {"lr", "0.02"}. */
@@ -246,12 +266,19 @@ typedef struct ebb_model {
   uint32_t slots;              /* 0: 3 */
   uint32_t threads;            /* that compute, on this rank; 0: 1 */
   const ebb_setting* dtypes;   /* {"momentum_buffer", "BF16"}; what is not named is fp32 */
-  const ebb_setting* tiers;    /* {"exp_avg", "nvme"}: nvme, host */
+  const ebb_setting* tiers;    /* {"exp_avg", "nvme"}: nvme, host, device */
   uint32_t dtype_count, tier_count;
   int32_t drop_unknown; /* 1: state of parameters that the model has not may be dropped */
+  /* What makes the steps of all groups, from state that lies as `tiers` says; NULL: the host. */
+  ebb_device* device;
+  /* Of its memory: updates, what Newton-Schulz needs, tiles on their way, tiles of the tier
+   * "device". 0: no limit. What the plan says, and a device has not: EBB_NO_MEMORY, at open. */
+  uint64_t device_budget_bytes;
+  /* 1: there, not in the host's memory, the caller has all of its gradients; its weights. */
+  int32_t gradients_on_device, weights_on_device;
 } ebb_model;
 
-/* Bytes of this rank, but for the last four, which are one step's. */
+/* Bytes of this rank; step_... and newton_schulz_flops are one step's. */
 typedef struct ebb_plan {
   uint64_t size;
   uint64_t state_bytes;        /* all that steps page */
@@ -262,6 +289,7 @@ typedef struct ebb_plan {
   uint64_t streamed_matrices; /* a count */
   uint64_t step_read_bytes, step_written_bytes, step_sent_bytes;
   double newton_schulz_flops;
+  uint64_t device_bytes; /* of the device's memory, beside memory_bytes */
 } ebb_plan;
 /* What an engine of this model will take and move, as one rank of a world. Fails where opening one
  * would. Allocates nothing that grows with the elements of the model. */
@@ -292,8 +320,9 @@ typedef struct ebb_start {
   const char* expected_store;
   int64_t expected_generation, expected_step; /* 0: any; else one more than what is expected */
   /* A buffer a parameter, borrowed until the engine is closed: where new weights go, in the pieces
-   * of its layout; of nothing, elems 0. Without a store or checkpoint the state begins from them;
-   * otherwise they are overwritten with its weights. */
+   * of its layout; of nothing, elems 0. When a step is done they are there, on a device too.
+   * Without a store or checkpoint the state begins from them; otherwise they are overwritten with
+   * its weights. */
   const ebb_buffer* weights;
 } ebb_start;
 
@@ -307,14 +336,15 @@ EBB_API ebb_status ebb_engine_close(ebb_engine* engine) EBB_NOEXCEPT;
 /* Weights that lie elsewhere now. Borrowed. */
 EBB_API ebb_status ebb_engine_bind(ebb_engine* engine, const uint32_t* params,
                                    const ebb_buffer* weights, uint32_t count) EBB_NOEXCEPT;
-/* [C] Fills the bound weights from the state. */
+/* [C] Fills the bound weights from the state. Of those on a device, here and in the next: nobody
+ * uses them meanwhile, whatever was asked of them before has been done. */
 EBB_API ebb_status ebb_engine_install_weights(ebb_engine* engine) EBB_NOEXCEPT;
 /* [C] Takes what the caller wrote to the weights of these parameters into the state. */
 EBB_API ebb_status ebb_engine_take_weights(ebb_engine* engine, const uint32_t* params,
                                            uint32_t count) EBB_NOEXCEPT;
 
-/* What is handed in of a parameter: its gradient; that there is none, and what a step does then;
- * one of several (EBB_ADDED). */
+/* What is handed in of a parameter: its gradient, behind which nobody reads its weights any more;
+ * that there is none, and what a step does then; one of several (EBB_ADDED). */
 enum { EBB_GRADIENT = 0, EBB_NONE_UNTOUCHED = 1, EBB_NONE_ZERO = 2, EBB_ADD = 3 };
 /* `kinds`: NULL: all are gradients. Buffers are borrowed until the step is done, those of EBB_ADD
  * until the call returns. Those before one that is refused are handed in. */

@@ -39,8 +39,9 @@ Result<Pairs> pairs_of(const EngineObject& object, const uint32_t* params,
   EBB_TRY_ASSIGN(pairs.params, array_of(params, count, "params"));
   EBB_TRY(check_params(object, pairs.params));
   EBB_TRY_ASSIGN(const auto given, array_of(buffers, count, "the buffers"));
+  TrainerBuffers taken(object.device.get());
   for (std::size_t i = 0; i < given.size(); ++i) {
-    EBB_TRY_ASSIGN(const auto one, buffer_of(given[i], object.names[pairs.params[i]]));
+    EBB_TRY_ASSIGN(const auto one, taken.ready(given[i], object.names[pairs.params[i]]));
     pairs.buffers.push_back(one);
   }
   return pairs;
@@ -53,16 +54,18 @@ std::vector<libmuon::StateBuffer> state_buffers(const Pairs& pairs) {
   return buffers;
 }
 
-Result<> hand_in(Engine& engine, uint32_t param, const libswap::Buffer& gradient, uint8_t kind) {
+Result<> hand_in(Engine& engine, uint32_t param, const TrainerBuffers::Given& gradient,
+                 uint8_t kind) {
   switch (kind) {
     case EBB_GRADIENT:
-      return engine.gradient_ready(param, gradient);
+      return engine.gradient_ready(param, gradient.buffer, gradient.ready);
     case EBB_NONE_UNTOUCHED:
       return engine.no_gradient(param, libmuon::WithoutGradient::untouched);
     case EBB_NONE_ZERO:
       return engine.no_gradient(param, libmuon::WithoutGradient::zero);
     case EBB_ADD: {
-      EBB_TRY_ASSIGN(const libswap::Event added, engine.add_gradient(param, gradient));
+      EBB_TRY_ASSIGN(const libswap::Event added,
+                     engine.add_gradient(param, gradient.buffer, gradient.ready));
       added.wait();
       return {};
     }
@@ -76,12 +79,13 @@ Result<> gradients(EngineObject& object, const uint32_t* params, const ebb_buffe
   EBB_TRY_ASSIGN(const auto numbers, array_of(params, count, "params"));
   EBB_TRY(check_params(object, numbers));
   EBB_TRY_ASSIGN(const auto given, array_of(buffers, count, "the gradients"));
+  TrainerBuffers taken(object.device.get());
   for (uint32_t i = 0; i < count; ++i) {
     const uint8_t kind = kinds == nullptr ? uint8_t{EBB_GRADIENT} : kinds[i];
     const bool none = kind == EBB_NONE_UNTOUCHED || kind == EBB_NONE_ZERO;
-    libswap::Buffer gradient;
+    TrainerBuffers::Given gradient;
     if (!none) {
-      EBB_TRY_ASSIGN(gradient, buffer_of(given[i], object.names[numbers[i]]));
+      EBB_TRY_ASSIGN(gradient, taken.given(given[i], object.names[numbers[i]]));
     }
     EBB_TRY(hand_in(*object.engine, numbers[i], gradient, kind));
   }

@@ -52,7 +52,7 @@ Result<std::unique_ptr<Checkpoint>> describe(const char* path) {
   return formats::describe(std::move(tree));
 }
 
-Result<> read_start(const ebb_start* given, std::size_t params, Given& out) {
+Result<> read_start(const ebb_start* given, const Described& model, Given& out) {
   using libmuon::Begin;
   EBB_TRY_ASSIGN(const ebb_start start, sized(given, "the start"));
   EBB_TRY_ASSIGN(out.directory, text_of(start.directory, "the start's directory"));
@@ -71,9 +71,11 @@ Result<> read_start(const ebb_start* given, std::size_t params, Given& out) {
                             ? libmuon::OldStore::dropped_first
                             : libmuon::OldStore::kept_until_committed;
   EBB_TRY_ASSIGN(out.start.expected, expected_of(start));
-  EBB_TRY_ASSIGN(const auto weights, array_of(start.weights, params, "the start's weights"));
+  EBB_TRY_ASSIGN(const auto weights,
+                 array_of(start.weights, model.config.model.params.size(), "the start's weights"));
+  TrainerBuffers taken(model.device.get());
   for (const ebb_buffer& buffer : weights) {
-    EBB_TRY_ASSIGN(const libswap::Buffer one, buffer_of(buffer, "the start's weights"));
+    EBB_TRY_ASSIGN(const libswap::Buffer one, taken.ready(buffer, "the start's weights"));
     out.weights.push_back(one);
   }
   out.start.weights = out.weights;
@@ -85,13 +87,13 @@ Result<> read_start(const ebb_start* given, std::size_t params, Given& out) {
 
 // What this rank can find out alone, before the others are met.
 struct Prepared {
-  EngineConfig config;
+  Described model;
   Given given;
 };
 Result<> prepare(const ebb_model* model, const ebb_start* start, std::uint32_t world,
                  Prepared& out) {
-  EBB_TRY_ASSIGN(out.config, config_of(model, world));
-  return read_start(start, out.config.model.params.size(), out.given);
+  EBB_TRY_ASSIGN(out.model, described(model, world));
+  return read_start(start, out.model, out.given);
 }
 
 Result<> open(const ebb_model* model, ebb_ranks* ranks, const ebb_start* start,
@@ -103,18 +105,19 @@ Result<> open(const ebb_model* model, ebb_ranks* ranks, const ebb_start* start,
   libmuon::Communicator& comm = *object->ranks->ranks;
   Prepared mine;
   EBB_TRY(libswap::agree_all(comm, prepare(model, start, comm.world(), mine), "opening an engine"));
+  EngineConfig& config = mine.model.config;
+  object->device = std::move(mine.model.device);
   EBB_TRY_ASSIGN(auto disk, libswap::open_backend(libswap::BackendChoice::automatic));
   EBB_TRY_ASSIGN(object->io, libswap::IoQueue::start(std::move(disk.backend), {}));
   EBB_TRY_ASSIGN(auto directory,
                  SwapDirectory::open(*object->io, mine.given.directory, comm, mine.given.sources));
   object->directories.push_back(std::move(directory));
-  mine.config.trace = &object->trace;
-  EBB_TRY_ASSIGN(object->engine, Engine::open(mine.config, comm, *object->io,
+  config.trace = &object->trace;
+  EBB_TRY_ASSIGN(object->engine, Engine::open(config, comm, *object->io,
                                               *object->directories.back(), mine.given.start));
   EBB_TRY(object->engine->install_weights());
-  for (const libmuon::ParamSpec& param : mine.config.model.params)
-    object->names.push_back(param.name);
-  object->groups = static_cast<std::uint32_t>(mine.config.model.groups.size());
+  for (const libmuon::ParamSpec& param : config.model.params) object->names.push_back(param.name);
+  object->groups = static_cast<std::uint32_t>(config.model.groups.size());
   return engines().add(std::move(object), place);
 }
 

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <limits>
+#include <map>
 #include <utility>
 
 #include "bindings/c/arguments.h"
@@ -191,14 +192,19 @@ Result<libmuon::StateDTypes> dtypes_of(std::span<const ebb_setting> given) {
   return dtypes;
 }
 
-Result<decltype(EngineConfig::tiers)> tiers_of(std::span<const ebb_setting> given) {
+Result<decltype(EngineConfig::tiers)> tiers_of(std::span<const ebb_setting> given, bool on_device) {
+  using libswap::Tier;
+  const std::map<std::string_view, Tier> known = {
+      {"nvme", Tier::nvme}, {"host", Tier::host}, {"device", Tier::device}};
   decltype(EngineConfig::tiers) tiers;
   for (const ebb_setting& one : given) {
     EBB_TRY_ASSIGN(const std::string_view state, text_of(one.key, "the model's tiers: a state"));
     EBB_TRY_ASSIGN(const std::string_view name, text_of(one.value, compose("tiers: {}", state)));
-    if (name != "nvme" && name != "host")
-      return Error{Code::usage, compose("tiers: {} = \"{}\"", state, name), "nvme or host"};
-    tiers[std::string(state)] = name == "nvme" ? libswap::Tier::nvme : libswap::Tier::host;
+    const auto found = known.find(name);
+    if (found == known.end() || (found->second == Tier::device && !on_device))
+      return Error{Code::usage, compose("tiers: {} = \"{}\"", state, name),
+                   "nvme or host; device where the model has one"};
+    tiers[std::string(state)] = found->second;
   }
   return tiers;
 }
@@ -231,16 +237,42 @@ Result<DType> dtype_of(int32_t number, std::string_view what) {
   return Error{Code::usage, compose("{} = {} is no dtype", what, number)};
 }
 
-Result<EngineConfig> config_of(const ebb_model* given, uint32_t world) {
+namespace {
+
+// What computes, and what lies on it.
+Result<std::shared_ptr<OpenDevice>> device_of(const ebb_model& model, EngineConfig& config) {
+  using libmuon::Side;
+  EBB_TRY_ASSIGN(config.gradients_on, choice(model.gradients_on_device, {Side::host, Side::device},
+                                             "the model's gradients_on_device"));
+  EBB_TRY_ASSIGN(config.weights_on, choice(model.weights_on_device, {Side::host, Side::device},
+                                           "the model's weights_on_device"));
+  config.device_budget_bytes = or_else(model.device_budget_bytes, config.device_budget_bytes);
+  if (model.device == nullptr) {
+    if (config.gradients_on == Side::host && config.weights_on == Side::host &&
+        model.device_budget_bytes == 0)
+      return std::shared_ptr<OpenDevice>();
+    return Error{Code::usage, "the model says what lies on a device, and has none",
+                 "ebb_device_open() opens one"};
+  }
+  EBB_TRY_ASSIGN(const auto object, devices().find(model.device));
+  config.accelerator = &object->opened->accelerator();
+  return object->opened;
+}
+
+}  // namespace
+
+Result<Described> described(const ebb_model* given, uint32_t world) {
   EBB_TRY_ASSIGN(const ebb_model model, sized(given, "the model"));
-  EngineConfig config;
+  Described result;
+  EngineConfig& config = result.config;
+  EBB_TRY_ASSIGN(result.device, device_of(model, config));
   EBB_TRY_ASSIGN(config.model, parameters_of(model));
   EBB_TRY_ASSIGN(config.partition, cut_of(model, world));
   EBB_TRY_ASSIGN(const auto dtypes,
                  array_of(model.dtypes, model.dtype_count, "the model's dtypes"));
   EBB_TRY_ASSIGN(config.dtypes, dtypes_of(dtypes));
   EBB_TRY_ASSIGN(const auto tiers, array_of(model.tiers, model.tier_count, "the model's tiers"));
-  EBB_TRY_ASSIGN(config.tiers, tiers_of(tiers));
+  EBB_TRY_ASSIGN(config.tiers, tiers_of(tiers, result.device != nullptr));
   config.budget_bytes = model.budget_bytes;
   config.tile_bytes = or_else(model.tile_bytes, config.tile_bytes);
   config.chunk_bytes = or_else(model.chunk_bytes, config.chunk_bytes);
@@ -252,26 +284,30 @@ Result<EngineConfig> config_of(const ebb_model* given, uint32_t world) {
       config.dropped,
       choice(model.drop_unknown, {libmuon::DroppedState::refused, libmuon::DroppedState::allowed},
              "the model's drop_unknown"));
-  return config;
+  return result;
 }
 
 namespace {
 
-Result<EngineConfig> config_for(const ebb_model* model, uint32_t rank, uint32_t world) {
-  EBB_TRY_ASSIGN(EngineConfig config, config_of(model, world));
+Result<Described> described_for(const ebb_model* model, uint32_t rank, uint32_t world) {
+  EBB_TRY_ASSIGN(Described made, described(model, world));
   if (rank >= world) return Error{Code::usage, compose("rank {} in a world of {}", rank, world)};
-  return config;
+  return made;
 }
 
 Result<> plan(const ebb_model* model, uint32_t rank, uint32_t world, ebb_plan* place) {
-  EBB_TRY_ASSIGN(const EngineConfig config, config_for(model, rank, world));
-  EBB_TRY_ASSIGN(const libmuon::EnginePlan plan, libmuon::Engine::plan(config, Rank{rank}));
-  return answer(
-      place,
-      ebb_plan{0, plan.state_bytes, plan.memory_bytes, plan.ranks_bytes, plan.least_budget_bytes,
-               plan.disk_bytes, plan.streamed_matrices, plan.step_read_bytes,
-               plan.step_written_bytes, plan.step_sent_bytes, plan.newton_schulz_flops},
-      "ebb_model_plan: plan");
+  using libmuon::Side;
+  EBB_TRY_ASSIGN(const Described made, described_for(model, rank, world));
+  // Ranks that are processes meet in the host's memory; alone, nothing travels.
+  const Side wire = made.device != nullptr && world == 1 ? Side::device : Side::host;
+  EBB_TRY_ASSIGN(const libmuon::EnginePlan plan,
+                 libmuon::Engine::plan(made.config, Rank{rank}, wire));
+  return answer(place,
+                ebb_plan{0, plan.state_bytes, plan.memory_bytes, plan.ranks_bytes,
+                         plan.least_budget_bytes, plan.disk_bytes, plan.streamed_matrices,
+                         plan.step_read_bytes, plan.step_written_bytes, plan.step_sent_bytes,
+                         plan.newton_schulz_flops, plan.device_bytes},
+                "ebb_model_plan: plan");
 }
 
 // Rows of a slice are runs of their own, of the same columns: one box.
@@ -303,7 +339,8 @@ struct Wanted {
 Result<> pieces(const ebb_model* model, const Wanted& wanted, uint64_t* offsets, uint64_t* extents,
                 uint32_t* count) {
   EBB_TRY(check_place(count, "ebb_model_pieces: boxes"));
-  EBB_TRY_ASSIGN(const EngineConfig config, config_for(model, wanted.rank, wanted.world));
+  EBB_TRY_ASSIGN(const Described made, described_for(model, wanted.rank, wanted.world));
+  const EngineConfig& config = made.config;
   EBB_TRY_ASSIGN(
       const auto plan,
       libmuon::StatePlan::make(config.model, config.partition, config.tile_bytes, Rank{wanted.rank},

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "bindings/c/handles.h"
+#include "bindings/c/open_device.h"
 #include "ebb/libmuon/comm/socket_ranks.h"
 #include "ebb/libmuon/step/engine.h"
 #include "ebb/libmuon/step/pinned_checkpoint.h"
@@ -51,6 +52,7 @@ inline Result<OnlyCall> collective_call(RanksObject& ranks) {
 
 // Destroyed from the last to the first.
 struct EngineObject {
+  std::shared_ptr<OpenDevice> device;  // null: the host computes
   std::shared_ptr<RanksObject> ranks;
   libswap::Trace trace{1u << 18, libswap::Trace::Begins::with_start};
   std::shared_ptr<libswap::IoQueue> io;

@@ -3,22 +3,32 @@
 
 #include <string_view>
 
-#include "bindings/c/arguments.h"
-#include "bindings/c/model.h"
+#include "bindings/c/ebb.h"
+#include "bindings/c/open_device.h"
 #include "ebb/libswap/device/device.h"
 
 namespace ebb::c {
 
-inline Result<libswap::Buffer> buffer_of(const ebb_buffer& given, std::string_view what) {
-  EBB_TRY_ASSIGN(const DType dtype, dtype_of(given.dtype, compose("{}: dtype", what)));
-  if (given.elems == 0) return libswap::Buffer{nullptr, dtype, 0};
-  if (given.data == nullptr) return missing(what);
-  if (given.device != -1 || given.event != nullptr)
-    return Error{
-        Code::unsupported,
-        compose("{}: memory of device {}; here all of it is the host's", what, given.device),
-        "device = -1 and event = NULL say that it is"};
-  return libswap::Buffer{static_cast<std::byte*>(given.data), dtype, given.elems};
-}
+// The buffers of one call. One thread.
+class TrainerBuffers {
+ public:
+  // Borrowed; null: all memory is the host's.
+  explicit TrainerBuffers(OpenDevice* device) : device_(device) {}
+
+  struct Given {
+    libswap::Buffer buffer;
+    libswap::Event ready;  // behind what its stream was given
+  };
+  Result<Given> given(const ebb_buffer& buffer, std::string_view what);
+  // Waits until it is ready.
+  Result<libswap::Buffer> ready(const ebb_buffer& buffer, std::string_view what);
+
+ private:
+  Result<libswap::Event> behind(void* stream);
+
+  OpenDevice* const device_;
+  void* stream_ = nullptr;  // the last that was marked: mostly it is that of all
+  libswap::Event mark_;
+};
 
 }  // namespace ebb::c

@@ -20,7 +20,8 @@ Result<PluginHandle> load(const std::string& plugin, std::int32_t index) {
   const auto entry = reinterpret_cast<PluginEntry>(opened->library.symbol(kPluginEntry));
   if (entry == nullptr)
     return Error{Code::unsupported,
-                 compose("{} is no plugin: it has no function {}", plugin, kPluginEntry)};
+                 compose("{} is no plugin: it has no function {}", plugin, kPluginEntry),
+                 "ebb-cuda.so is one: ./dev build cuda makes it"};
   opened->tables = entry();
   EBB_TRY(
       check_table(plugin, "tables", &opened->tables->head, {sizeof(PluginTables), kPluginVersion}));
@@ -29,7 +30,8 @@ Result<PluginHandle> load(const std::string& plugin, std::int32_t index) {
   PluginWhy why;
   const PluginAnswer answer = opened->tables->device->open(index, &opened->device, &why);
   if (answer == PluginAnswer::unavailable)
-    return Error{Code::unsupported, compose("{}: {}", plugin, why.text)};
+    return Error{Code::unsupported, compose("{}: {}", plugin, why.text),
+                 "nvidia-smi says which devices there are; without one, compute on the host"};
   EBB_TRY(opened->checked(answer, why));
   return opened;
 }

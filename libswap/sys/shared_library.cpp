@@ -17,4 +17,10 @@ Result<SharedLibrary> SharedLibrary::open(const std::string& name) {
 
 void* SharedLibrary::symbol(const char* name) const { return ::dlsym(handle_.get(), name); }
 
+std::string SharedLibrary::file_of(const void* address) {
+  ::Dl_info found{};
+  if (::dladdr(address, &found) == 0 || found.dli_fname == nullptr) return "";
+  return found.dli_fname;
+}
+
 }  // namespace ebb::libswap

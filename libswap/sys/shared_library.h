@@ -16,6 +16,10 @@ class SharedLibrary {
   // Null where there is none. It dies with the last copy of this.
   void* symbol(const char* name) const;
 
+  // The file that code or data of this process is from: a library, or the program; "" if it is not
+  // known. As the loader found it: it may be relative to where the process began.
+  static std::string file_of(const void* address);
+
  private:
   std::shared_ptr<void> handle_;
 };

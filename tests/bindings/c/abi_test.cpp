@@ -36,7 +36,7 @@ TEST(CAbi, TheLibraryIsWhatItsHeaderSays) {
   char* json = nullptr;
   ASSERT_EQ(ebb_about(&json), EBB_DONE);
   for (const char* const part :
-       {"\"abi\":1", "\"version\":\"0.1.0\"", "\"io_backend\":", "\"dcp\"",
+       {"\"abi\":1", "\"version\":\"0.1.0\"", "\"io_backend\":", "\"plugin\":", "\"dcp\"",
         "{\"name\":\"moonlight\",\"source\":", "\"scale\":\"match_rms_adamw\""})
     EXPECT_NE(std::string(json).find(part), std::string::npos) << json;
   ebb_free(json);

@@ -27,6 +27,7 @@ TEST(CArguments, AreRefusedByName) {
   static constexpr ebb_setting kWrong[] = {{"momentun", "0.9"}};
   static constexpr ebb_setting kNoValue[] = {{"lr", nullptr}};
   static constexpr ebb_axis kAxes[] = {{"data", 0}};
+  static constexpr ebb_setting kDevice[] = {{"exp_avg", "device"}};
   const std::vector<Case> cases = {
       {"the model's params is NULL", [](SmallModel& m) { m.model.params = nullptr; }},
       {"the model's groups is NULL", [](SmallModel& m) { m.model.groups = nullptr; }},
@@ -57,6 +58,16 @@ TEST(CArguments, AreRefusedByName) {
       {"parameter 2 says that it has 0 bytes", [](SmallModel& m) { m.params[2].size = 0; }},
       {"group 7", [](SmallModel& m) { m.params[2].group = 7; }},
       {"the model's dtypes is NULL", [](SmallModel& m) { m.model.dtype_count = 1; }},
+      {"the model's gradients_on_device = 2 is none of its values",
+       [](SmallModel& m) { m.model.gradients_on_device = 2; }},
+      {"the model says what lies on a device, and has none",
+       [](SmallModel& m) { m.model.weights_on_device = 1; }},
+      {"the model says what lies on a device, and has none",
+       [](SmallModel& m) { m.model.device_budget_bytes = 1; }},
+      {"tiers: exp_avg = \"device\"",
+       [](SmallModel& m) { m.model.tiers = kDevice, m.model.tier_count = 1; }},
+      {"there is no such device",
+       [](SmallModel& m) { m.model.device = reinterpret_cast<ebb_device*>(&m); }},
       {"budget", [](SmallModel& m) { m.model.budget_bytes = 1; }},
       {"tile", [](SmallModel& m) { m.model.tile_bytes = 5; }},
   };
@@ -142,7 +153,8 @@ TEST_F(CArgumentsOfEngines, OfAnEngineAreCheckedBeforeItIsAsked) {
           "the gradients is NULL");
   refused(with([](ebb_buffer& b) { b.data = nullptr; }), EBB_USAGE, "a is NULL");
   refused(with([](ebb_buffer& b) { b.device = 0; }), EBB_UNSUPPORTED, "a: memory of device 0");
-  refused(with([](ebb_buffer& b) { b.event = &b; }), EBB_UNSUPPORTED, "a: memory of device -1");
+  refused(with([](ebb_buffer& b) { b.stream = &b; }), EBB_UNSUPPORTED,
+          "a: it comes with a stream, and the model has no device");
   refused(with([](ebb_buffer& b) { b.dtype = 99; }), EBB_USAGE, "a: dtype = 99 is no dtype");
   refused(with([](ebb_buffer& b) { b.dtype = EBB_BF16; }), EBB_USAGE, "a");
   refused(with([](ebb_buffer& b) { --b.elems; }), EBB_LAYOUT, "a");

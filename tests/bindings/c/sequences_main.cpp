@@ -132,7 +132,7 @@ class Caller {
       if (what == 1) one.elems = below(100);
       if (what == 2) one.dtype = static_cast<std::int32_t>(draw_());
       if (what == 3) one.device = static_cast<std::int32_t>(below(3));
-      if (what == 4) one.event = this;
+      if (what == 4) one.stream = this;
     }
     return one_in(25) ? nullptr : buffers_;
   }

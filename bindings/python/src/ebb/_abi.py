@@ -98,7 +98,7 @@ class Buffer(Structure):
         ("elems", c_uint64),
         ("dtype", c_int32),
         ("device", c_int32),
-        ("event", c_void_p),
+        ("stream", c_void_p),
     ]
 
 
@@ -204,6 +204,10 @@ class Model(Structure):
         ("dtype_count", c_uint32),
         ("tier_count", c_uint32),
         ("drop_unknown", c_int32),
+        ("device", c_void_p),
+        ("device_budget_bytes", c_uint64),
+        ("gradients_on_device", c_int32),
+        ("weights_on_device", c_int32),
     ]
 
 
@@ -220,6 +224,7 @@ class Plan(Structure):
         ("step_written_bytes", c_uint64),
         ("step_sent_bytes", c_uint64),
         ("newton_schulz_flops", c_double),
+        ("device_bytes", c_uint64),
     ]
 
 
@@ -273,6 +278,9 @@ FUNCTIONS: dict[str, tuple[Any, list[Any]]] = {
     "ebb_ranks_agree": (c_int32, [c_void_p, c_int64, POINTER(c_int64)]),
     "ebb_ranks_abort": (c_int32, [c_void_p]),
     "ebb_ranks_close": (c_int32, [c_void_p]),
+    "ebb_device_open": (c_int32, [c_char_p, c_int32, POINTER(c_void_p)]),
+    "ebb_device_name": (c_int32, [c_void_p, POINTER(c_void_p)]),
+    "ebb_device_close": (c_int32, [c_void_p]),
     "ebb_model_plan": (c_int32, [POINTER(Model), c_uint32, c_uint32, POINTER(Plan)]),
     "ebb_model_pieces": (c_int32, [POINTER(Model), c_uint32, c_uint32, c_int32, c_uint32,
         POINTER(c_uint64), POINTER(c_uint64), POINTER(c_uint32)]),
