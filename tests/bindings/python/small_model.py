@@ -99,11 +99,13 @@ class EngineCase(unittest.TestCase):
         scratch = tempfile.TemporaryDirectory()
         self.addCleanup(scratch.cleanup)
         self.directory = scratch.name
+        self.models: list[SmallModel] = []  # that engines write to
         self.ranks = alone()
         self.addCleanup(_library.call, "ebb_ranks_close", self.ranks)
 
     def opened(self, model: SmallModel) -> c_void_p:
         """An engine that the test closes, or that is closed behind it."""
+        self.models.append(model)
         engine = model.open(self.ranks, self.directory)
         self.addCleanup(_library.library().ebb_engine_close, engine)
         return engine
