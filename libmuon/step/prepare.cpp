@@ -59,7 +59,7 @@ Result<Prepared> prepare(const EngineConfig& config, Rank rank, Side wire) {
     return Error{Code::no_memory,
                  compose("a budget of {} bytes of the device is too small for rank {}: it needs {}",
                          config.device_budget_bytes, index_of(rank), there),
-                 "give a larger one, or a tier of the host to more states"};
+                 "give a larger one, smaller tiles, or a tier of the host to more states"};
   return Prepared{std::move(plan),
                   std::move(housing.homes),
                   housing.least_budget,

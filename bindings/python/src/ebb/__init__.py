@@ -5,11 +5,9 @@ Needs nothing but Python; `ebb.torch` is for PyTorch. `python -m ebb` says what 
 
 from __future__ import annotations
 
-import ctypes
-import json
 from typing import Any
 
-from . import _library, errors
+from . import _device, _library, errors
 from .errors import *
 
 __all__ = ["about"]
@@ -22,12 +20,11 @@ def about() -> dict[str, Any]:
     """What was found on this machine.
 
     library: its path; version, abi: its own; io_backend: what reads and writes files, and why
-    that; presets: of Muon; formats: of checkpoints. ImportError where the library is missing.
+    that; plugin: for GPUs, its path, "" where there is none; presets: of Muon; formats: of
+    checkpoints. ImportError where the library is missing.
     """
-    answer = ctypes.c_void_p()
-    _library.call("ebb_about", ctypes.byref(answer))
-    found: dict[str, Any] = json.loads(_library.text(answer))
-    return {"library": _library.library()._name, **found}
+    found = {"library": _library.library()._name, **_library.about()}
+    return {**found, "plugin": _device.plugin()}
 
 
 # The library's; it is loaded by who asks.

@@ -11,6 +11,8 @@ from importlib import metadata
 from typing import Any
 
 from . import about
+from ._device import Device
+from .errors import Error
 
 WIDTH = 100
 COLUMN = 20
@@ -39,6 +41,7 @@ def overview(found: dict[str, Any]) -> str:
     lines = [
         ("library", f"{found['library']}, version {found['version']}, ABI {found['abi']}"),
         ("I/O", io_meaning(found["io_backend"])),
+        ("plugin", plugin_meaning(found["plugin"])),
         ("torch", torch_meaning()),
         ("presets", f"{names} (what they set: python -m ebb presets)"),
         ("formats", f"{', '.join(found['formats'])} (of checkpoints that Ebb reads)"),
@@ -63,6 +66,15 @@ def io_meaning(backend: str) -> str:
     if backend == "io_uring":
         return "io_uring: the kernel reads and writes while steps compute"
     return f"{backend} (right, and slower than io_uring on fast disks)"
+
+
+def plugin_meaning(plugin: str) -> str:
+    if not plugin:
+        return "none: steps are computed on the host (./dev build cuda makes ebb-cuda.so)"
+    try:
+        return f"{plugin}: {Device(0).name} (computes steps where device_budget= is given)"
+    except Error as why:
+        return f"{plugin}, which is of no use here: steps are computed on the host ({why})"
 
 
 def torch_meaning() -> str:

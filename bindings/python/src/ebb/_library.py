@@ -6,6 +6,7 @@ Every call lets go of Python's lock, as ctypes.CDLL does: many of them wait.
 from __future__ import annotations
 
 import ctypes
+import json
 import os
 import threading
 from pathlib import Path
@@ -48,6 +49,14 @@ def text(pointer: ctypes.c_void_p) -> str:
     finally:
         library().ebb_free(pointer)
         pointer.value = None
+
+
+def about() -> dict[str, Any]:
+    """What ebb_about() says."""
+    answer = ctypes.c_void_p()
+    call("ebb_about", ctypes.byref(answer))
+    found: dict[str, Any] = json.loads(text(answer))
+    return found
 
 
 def find() -> str:

@@ -7,7 +7,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import torch
 from torch import Tensor
+
+from ebb._device import Device
 
 from . import _engine, _groups, _placements
 from ._options import Options
@@ -69,10 +72,27 @@ def describe(
         options.slots,
         options.threads or max(1, len(os.sched_getaffinity(0)) // _ranks_here(world)),
         options.dtypes(),
+        _computing(of, options),
     )
     model = _engine.Model(described)
     plan = model.plan(world.rank, world.size)
     return model.within(options.budget_of(plan.least_budget, plan.state, plan.memory))
+
+
+def _computing(of: Named, options: Options) -> _engine.Computing | None:
+    """ebb.Error where that GPU or its plugin is not there; None: the host computes."""
+    if options.device_budget is None:
+        return None
+    devices = {_placements.local(param).device for param in of.params}
+    there = sorted(str(device) for device in devices if device.type == "cuda")
+    if len(there) > 1:
+        raise ValueError(f"device_budget: parameters lie on {', '.join(there)}; one GPU computes")
+    index = torch.device(there[0]).index if there else _current_gpu()
+    return _engine.Computing(Device(index), options.device_bytes(), len(there) == len(devices) == 1)
+
+
+def _current_gpu() -> int:
+    return torch.cuda.current_device() if torch.cuda.is_available() else 0
 
 
 def _settings(group: dict[str, Any]) -> tuple[str, str | None, dict[str, str]]:

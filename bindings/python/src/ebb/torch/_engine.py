@@ -12,11 +12,13 @@ from typing import Any
 import torch
 
 from ebb import _abi, _library
+from ebb._device import Device
 from ebb.errors import Unsupported
 
 from ._placements import Box, Cut, Part
 
 _NO_BUDGET = (1 << 63) - 1
+_DEFAULT_STREAM = 1  # cudaStreamLegacy, torch's 0
 DTYPES = {torch.float32: _abi.F32, torch.bfloat16: _abi.BF16}
 
 
@@ -30,8 +32,9 @@ class Param:
 
 @dataclass(frozen=True)
 class Plan:
-    """Bytes of this rank, but for the last three, which are one step's. least_budget: what is too
-    little for is refused. ranks: beside the budget, on the way between processes."""
+    """Bytes of this rank; read, written and sent are one step's. least_budget: what is too little
+    for is refused. ranks: beside the budget, on the way between processes. device: of a GPU that
+    computes."""
 
     state: int
     memory: int
@@ -41,12 +44,23 @@ class Plan:
     read: int
     written: int
     sent: int
+    device: int = 0
+
+
+@dataclass(frozen=True)
+class Computing:
+    """On which GPU, within so many bytes of its memory, 0: without a limit; whether all parameters
+    lie there."""
+
+    device: Device
+    budget: int
+    parameters: bool
 
 
 @dataclass
 class Description:
     """What is trained, cut over ranks. `groups`: "muon" or "adamw", a preset or None,
-    settings as a store names them."""
+    settings as a store names them. computing: None: the host."""
 
     params: list[Param]
     groups: list[tuple[str, str | None, dict[str, str]]]
@@ -57,6 +71,7 @@ class Description:
     slots: int
     threads: int
     dtypes: dict[str, str] = field(default_factory=dict)
+    computing: Computing | None = None
 
 
 def text_settings(settings: dict[str, str], keep: list[Any]) -> Any:
@@ -90,6 +105,10 @@ class Model:
         model.budget_bytes, model.tile_bytes, model.chunk_bytes = _NO_BUDGET, of.tile, of.chunk
         model.slots, model.threads = of.slots, of.threads
         model.dtypes, model.dtype_count = text_settings(of.dtypes, self._keep), len(of.dtypes)
+        if of.computing is not None:
+            model.device = of.computing.device.handle
+            model.device_budget_bytes = of.computing.budget
+            model.gradients_on_device = model.weights_on_device = int(of.computing.parameters)
 
     def within(self, budget: int) -> Model:
         """The same, in so many bytes."""
@@ -103,6 +122,7 @@ class Model:
         return Plan(
             plan.state_bytes, plan.memory_bytes, plan.ranks_bytes, plan.least_budget_bytes,
             plan.disk_bytes, plan.step_read_bytes, plan.step_written_bytes, plan.step_sent_bytes,
+            plan.device_bytes,
         )  # fmt: skip
 
     def boxes(self, rank: int, world: int, param: int) -> list[Box]:
@@ -208,10 +228,14 @@ class Start:
 
 
 def fill(buffer: Any, tensor: torch.Tensor) -> None:
-    """A buffer's address and size become the tensor's, whose memory the caller keeps."""
+    """A buffer's address and size become the tensor's, whose memory the caller keeps. On a GPU it
+    is there behind what torch's current stream was given."""
     elems = tensor.numel()
     buffer.data, buffer.elems = (tensor.data_ptr() if elems else None), elems
-    buffer.dtype, buffer.device, buffer.event = DTYPES[tensor.dtype], -1, None
+    buffer.dtype, buffer.device, buffer.stream = DTYPES[tensor.dtype], -1, None
+    if tensor.device.type == "cuda":
+        buffer.device = tensor.device.index
+        buffer.stream = torch.cuda.current_stream(tensor.device).cuda_stream or _DEFAULT_STREAM
 
 
 def check_tensor(name: str, tensor: torch.Tensor) -> None:

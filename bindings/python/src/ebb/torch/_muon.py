@@ -26,6 +26,8 @@ class Muon(Optimizer):
     swap: a directory, or one for each rank. It is made where its parent exists.
     budget: bytes that this rank's engine may take: 8 << 30, "8GiB", "25%" of the state, "least",
       "all".
+    device_budget: bytes of a GPU's memory, or "all" that it takes: the GPU makes the steps then,
+      that of the parameters, or where they are the host's, the current one; None: the host does.
     masters: "auto", "engine": fp32, beside the state; "halves": of bf16 parameters, each weight is
       the upper half of its master: half the bytes, and checkpoint="reference" then.
     placement: where Muon's state lies: "shard": each rank's part with it; "owner": whole matrices
@@ -45,7 +47,7 @@ class Muon(Optimizer):
         self, params: Any, lr: float | Tensor = 1e-3, weight_decay: float = 0.1,
         momentum: float = 0.95, nesterov: bool = True, *, betas: tuple[float, float] = (0.9, 0.999),
         eps: float = 1e-8, preset: str = "torch", split: str | None = None, swap: Any,
-        budget: int | str = "25%", masters: str = "auto",
+        budget: int | str = "25%", device_budget: int | str | None = None, masters: str = "auto",
         momentum_dtype: torch.dtype = torch.float32, placement: str = "auto",
         process_group: Any = None, resume: str | None = None, checkpoint: str = "tensors",
         max_norm: float = 0.0, threads: int | None = None, slots: int = 3, tile: int | str = "4MiB",
@@ -55,7 +57,7 @@ class Muon(Optimizer):
         values = ("muon", lr, weight_decay, momentum, nesterov, betas, eps, preset, split)
         options = Options(
             swap, budget, masters, momentum_dtype, placement, process_group, resume, checkpoint,
-            max_norm, threads, slots, tile, chunk, peer_timeout, check_parameters,
+            max_norm, threads, slots, tile, chunk, peer_timeout, check_parameters, device_budget,
         )  # fmt: skip
         super().__init__(params, dict(zip(OURS, values)), options)
 
@@ -66,7 +68,8 @@ class AdamW(Optimizer):
     def __init__(
         self, params: Any, lr: float | Tensor = 1e-3, betas: tuple[float, float] = (0.9, 0.999),
         eps: float = 1e-8, weight_decay: float = 1e-2, *, swap: Any, budget: int | str = "25%",
-        masters: str = "auto", placement: str = "auto", process_group: Any = None,
+        device_budget: int | str | None = None, masters: str = "auto", placement: str = "auto",
+        process_group: Any = None,
         resume: str | None = None, checkpoint: str = "tensors", max_norm: float = 0.0,
         threads: int | None = None, slots: int = 3, tile: int | str = "4MiB",
         chunk: int | str = "256MiB", peer_timeout: timedelta | None = None,
@@ -77,6 +80,6 @@ class AdamW(Optimizer):
         values = ("adamw", lr, weight_decay, 0.95, True, betas, eps, "torch", None)
         options = Options(
             swap, budget, masters, torch.float32, placement, process_group, resume, checkpoint,
-            max_norm, threads, slots, tile, chunk, peer_timeout, check_parameters,
+            max_norm, threads, slots, tile, chunk, peer_timeout, check_parameters, device_budget,
         )  # fmt: skip
         super().__init__(params, dict(zip(OURS, values)), options)

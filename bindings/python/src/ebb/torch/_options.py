@@ -36,6 +36,7 @@ class Options:
     chunk: int | str
     peer_timeout: timedelta | None
     check_parameters: bool
+    device_budget: int | str | None
 
     def __post_init__(self) -> None:
         _one_of("masters", self.masters, ("auto", "engine", "halves", "parameters"))
@@ -49,6 +50,8 @@ class Options:
             raise Unsupported(
                 "masters='halves' are not tensors of a state dict", hint="checkpoint='reference'"
             )
+        if self.device_budget is not None:
+            self._check_device()
         if not self.max_norm >= 0:
             raise ValueError(f"max_norm={self.max_norm!r}: 0, or the norm to clip to")
         if self.slots < 2 or (self.threads is not None and self.threads < 1):
@@ -57,6 +60,20 @@ class Options:
             bytes_of(getattr(self, what), what)
         if not (isinstance(self.budget, str) and _is_word(self.budget)):
             bytes_of(self.budget, "budget")
+
+    def _check_device(self) -> None:
+        if self.device_bytes() == 0 and self.device_budget != "all":
+            raise ValueError("device_budget=0: bytes, '8GiB', 'all'; None: the host computes")
+        if self.masters == "halves":
+            raise Unsupported(
+                "masters='halves' are computed on the host", hint="leave device_budget=None"
+            )
+
+    def device_bytes(self) -> int:
+        """Of a GPU that computes; 0: no limit."""
+        if self.device_budget in (None, "all"):
+            return 0
+        return bytes_of(self.device_budget, "device_budget")
 
     def dtypes(self) -> dict[str, str]:
         """What states are kept as, where that is not fp32."""

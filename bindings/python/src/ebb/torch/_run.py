@@ -72,7 +72,9 @@ class Run:
         """What can be found out alone."""
         model = describe(self._groups, self.of, self._options, self.world)
         directory = self._options.directory(self.world.rank, self.world.size)
-        return model, directory, Staging(self.of.params)
+        computing = model.of.computing
+        staging = Staging(self.of.params, computing is not None and computing.parameters)
+        return model, directory, staging
 
     def close(self) -> None:
         self.engine.close()
@@ -295,5 +297,6 @@ def _has_store(directory: Path) -> bool:
 
 
 def _crc(weight: Tensor) -> int:
-    size = weight.numel() * weight.element_size()
-    return zlib.crc32((ctypes.c_char * size).from_address(weight.data_ptr())) if size else 0
+    here = weight.cpu()
+    size = here.numel() * here.element_size()
+    return zlib.crc32((ctypes.c_char * size).from_address(here.data_ptr())) if size else 0

@@ -1,5 +1,5 @@
-"""Parameters that lie on a GPU, stepped in the host's memory: gradients come down and weights go up
-through pinned memory, beside what the plan counts: `bytes` of this rank."""
+"""Parameters that lie on a GPU. Where the engine does not take them there, gradients come down and
+weights go up through pinned memory, beside what the plan counts: `bytes` of this rank."""
 
 from __future__ import annotations
 
@@ -15,14 +15,17 @@ class Staging:
     """A pinned weight and a pinned gradient for each parameter of another device. One thread,
     without gradients (torch.no_grad())."""
 
-    def __init__(self, params: Sequence[Tensor], always: bool = False) -> None:
-        """`always`: for those that lie here, too."""
-        self._params = params
+    def __init__(
+        self, params: Sequence[Tensor], in_place: bool = False, always: bool = False
+    ) -> None:
+        """`in_place`: the engine takes them where they are; `always`: for those that lie here,
+        too."""
+        self._params, self._in_place = params, in_place
         self._weights: dict[int, Tensor] = {}
         self._gradients: dict[int, Tensor] = {}
         for i, param in enumerate(params):
             mine = local(param)
-            if always or mine.device.type != "cpu":
+            if always or (mine.device.type != "cpu" and not in_place):
                 self._weights[i] = _pinned_like(mine)
         devices = {local(params[i]).device for i in self._weights}
         self._streams = {d: _stream(d) for d in devices if d.type == "cuda"}
@@ -39,8 +42,12 @@ class Staging:
         return self._weights.get(i, local(self._params[i]))
 
     def take(self) -> None:
-        """Brings the parameters down, as they are now."""
+        """The engine will read the parameters as they are now: brings them down, or waits for what
+        computes them."""
         self._wait_up()
+        if self._in_place:
+            for device in {local(param).device for param in self._params}:
+                torch.cuda.current_stream(device).synchronize()
         for i, host in self._weights.items():
             host.copy_(local(self._params[i]))  # in its stream's order; waits
 
