@@ -32,9 +32,7 @@ class CDevice : public testing::Test {
   void open() {
     ASSERT_EQ(model_.open(ranks_, scratch_ / "swap", &engine_), EBB_DONE) << last_message();
   }
-  Weights in_cpp() {
-    return trained_in_cpp(scratch_ / "cpp", kSteps, &plugged_.accelerator());
-  }
+  Weights in_cpp() { return trained_in_cpp(scratch_ / "cpp", kSteps, &plugged_.accelerator()); }
 
   const test_support::ScratchDirectory scratch_;
   test::Plugged plugged_;  // the same device, as a trainer has it

@@ -62,7 +62,7 @@ class Caller {
   Caller(const Life& life, std::uint64_t seed) : life_(life), draw_(seed) {}
 
   void call_any() {
-    const auto all = one_in(3) ? others() : one_in(3) ? states() : steps();
+    const auto all = one_in(4) ? others() : one_in(4) ? models() : one_in(3) ? states() : steps();
     const auto& call = all[draw_() % all.size()];
     const bool fails = failing() && one_in(6);
     if (fails) fail_allocation(1 + draw_() % (one_in(2) ? 20 : 400), *failing());
@@ -81,10 +81,11 @@ class Caller {
     const char* name;
     ebb_status (*made)(Caller&);
   };
-  // Of steps and what they need; of state; of the rest.
+  // Of steps and what they need; of state; of the rest; of models and devices.
   static std::span<const Named> steps();
   static std::span<const Named> states();
   static std::span<const Named> others();
+  static std::span<const Named> models();
 
   std::uint32_t below(std::uint32_t n) { return static_cast<std::uint32_t>(draw_() % n); }
   bool one_in(std::uint32_t n) { return below(n) == 0; }
@@ -267,6 +268,25 @@ std::span<const Caller::Named> Caller::others() {
          std::int64_t smallest = 0;
          return ebb_ranks_agree(c.ranks(), 1, c.one_in(9) ? nullptr : &smallest);
        }},
+  };
+  return kAll;
+}
+
+std::span<const Caller::Named> Caller::models() {
+  static constexpr Named kAll[] = {
+      {"ebb_device_open",
+       [](Caller& c) {
+         ebb_device* device = nullptr;
+         const char* const none[] = {"", "/nowhere/ebb-cuda.so", "libc.so.6"};
+         return ebb_device_open(none[c.below(3)], 0, c.one_in(9) ? nullptr : &device);
+       }},
+      {"ebb_device_name",
+       [](Caller& c) {
+         char* name = nullptr;
+         return ebb_device_name(reinterpret_cast<ebb_device*>(c.engine()), &name);
+       }},
+      {"ebb_device_close",
+       [](Caller& c) { return ebb_device_close(reinterpret_cast<ebb_device*>(c.engine())); }},
       {"ebb_model_plan",
        [](Caller& c) {
          auto plan = c.sized<ebb_plan>();
@@ -274,6 +294,8 @@ std::span<const Caller::Named> Caller::others() {
          if (c.one_in(3)) model.size = c.below(sizeof(model) + 1);
          if (c.one_in(3)) model.budget_bytes = c.below(100'000);
          if (c.one_in(3)) model.tile_bytes = c.below(9000);
+         if (c.one_in(9)) model.device = reinterpret_cast<ebb_device*>(c.engine());
+         if (c.one_in(9)) model.weights_on_device = static_cast<std::int32_t>(c.below(3));
          if (c.one_in(3)) model.placement = static_cast<std::int32_t>(c.below(3));
          ebb_layout layout = c.life_.model.layout;
          if (c.one_in(3)) layout.policy = static_cast<std::int32_t>(c.below(9));
