@@ -291,8 +291,9 @@ typedef struct ebb_plan {
   double newton_schulz_flops;
   uint64_t device_bytes; /* of the device's memory, beside memory_bytes */
 } ebb_plan;
-/* What an engine of this model will take and move, as one rank of a world. Fails where opening one
- * would. Allocates nothing that grows with the elements of the model. */
+/* What an engine of this model will take and move, as one rank of a world; of one rank, with
+ * ebb_ranks_alone(). Fails where opening one would. Allocates nothing that grows with the elements
+ * of the model. */
 EBB_API ebb_status ebb_model_plan(const ebb_model* model, uint32_t rank, uint32_t world,
                                   ebb_plan* plan) EBB_NOEXCEPT;
 /* What a rank holds of a parameter, as gradients or as weights: boxes, in the order of its buffer's
