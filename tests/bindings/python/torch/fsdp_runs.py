@@ -13,7 +13,7 @@ from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor, Partial, Replicate, Shard
 from torch.distributed.tensor.parallel import ColwiseParallel, parallelize_module, RowwiseParallel
 
-from worlds import (apart, check_same, fill, flat, GPT, gpt_batch, hand_gradients, hand_groups,
+from worlds import (apart, check_same, fill, flat, GPT, gpt_batch, hand_gradients, exact_groups,
                     local, places_of, raises, ranks, rate, same_bits, seeded, split, weights_of)
 
 
@@ -48,7 +48,7 @@ class Experts(nn.Module):
 STATES = {"muon": ("momentum_buffer",), "adamw": ("exp_avg", "exp_avg_sq")}
 
 
-def formula_run(make, parallel, swap: str, first: int, last: int, resume=None, groups=hand_groups,
+def formula_run(make, parallel, swap: str, first: int, last: int, resume=None, groups=exact_groups,
                 dtype=torch.float32, grads_none=False, **options) -> dict:
     """Steps with gradients by formula; places, weights and states of what this rank has."""
     import ebb.torch
@@ -262,7 +262,7 @@ def train(model, optimizers, first: int, last: int, clip: float = 1.0) -> list[f
 
 def ebb_opt(model, swap: str, **options):
     import ebb.torch
-    return ebb.torch.Muon(hand_groups(model), swap=swap, peer_timeout=timedelta(seconds=20),
+    return ebb.torch.Muon(exact_groups(model), swap=swap, peer_timeout=timedelta(seconds=20),
                           **options)
 
 
@@ -376,7 +376,7 @@ def _smaller_world(rank: int) -> str:
     stage = rank // 2
     model = seeded(lambda: GPT(tied=False), seed=stage)
     fully_shard(model, mesh=mesh["dp"])
-    opt = ebb.torch.Muon(hand_groups(model), swap=f"stage{stage}",
+    opt = ebb.torch.Muon(exact_groups(model), swap=f"stage{stage}",
                          process_group=mesh["dp"].get_group(), peer_timeout=timedelta(seconds=15))
     losses = []
     for step in range(3):
@@ -398,7 +398,7 @@ def _state_dict_not_called_by_all(rank: int) -> str:
     import ebb
     import ebb.torch
     model = cut_gpt()
-    opt = ebb.torch.Muon(hand_groups(model), swap="swap", peer_timeout=timedelta(seconds=3))
+    opt = ebb.torch.Muon(exact_groups(model), swap="swap", peer_timeout=timedelta(seconds=3))
     train(model, [opt], 0, 1)
     if rank == 0:
         began = time.monotonic()

@@ -1,12 +1,12 @@
 """What the rows of test_resume*.py share."""
 import torch
 
-from worlds import check_same, GPT, gpt_batch, hand_groups, raises, rate, seeded, split, weights_of
+from worlds import check_same, GPT, gpt_batch, exact_groups, raises, rate, seeded, split, weights_of
 
 
 def make_opt(model, swap: str, **options):
     import ebb.torch
-    return ebb.torch.Muon(hand_groups(model), swap=swap, **options)
+    return ebb.torch.Muon(exact_groups(model), swap=swap, **options)
 
 
 def losses_of(model, optimizers, first: int, last: int, batch=gpt_batch) -> list[float]:

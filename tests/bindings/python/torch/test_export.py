@@ -15,7 +15,7 @@ import torch.distributed.checkpoint as dcp
 import ebb
 import ebb.torch
 from fsdp_runs import Odd
-from worlds import (apart, check_same, fill, flat, hand_gradients, hand_groups, places_of, raises,
+from worlds import (apart, check_same, fill, flat, hand_gradients, exact_groups, places_of, raises,
                     ranks, row, run_rows, weights_of, whole_weights)
 
 
@@ -25,7 +25,7 @@ def made(make, parallel, swap="swap", **options):
     if parallel is not None:
         parallel(model)
     fill(model, places)
-    return model, places, ebb.torch.Muon(hand_groups(model), swap=swap, **options)
+    return model, places, ebb.torch.Muon(exact_groups(model), swap=swap, **options)
 
 
 def go(model, places, opt, step: int) -> None:
@@ -170,6 +170,7 @@ def _interrupted(swap: str, at: set[int]) -> tuple[dict, list[float]]:
                           threads=1)
     opt.open()
     heard = []
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a background job's ignores it
     for step in range(6):
         hand_gradients(model, places, step + 1)
         sent = time.monotonic() + 0.03

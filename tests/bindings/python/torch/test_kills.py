@@ -13,7 +13,7 @@ import torch
 import torch.distributed as dist
 
 import ebb.torch
-from worlds import (Net, apart, check_same, fill, flat, free_port, hand_gradients, hand_groups,
+from worlds import (Net, apart, check_same, fill, flat, free_port, hand_gradients, exact_groups,
                     places_of, row, run_rows, whole_weights)
 
 LIVES = int(os.environ.get("EBB_KILLS", "6"))
@@ -21,7 +21,7 @@ LAST = 60 * LIVES  # steps of a run
 
 
 def optimizer(model: torch.nn.Module, swap: str) -> ebb.torch.Muon:
-    return ebb.torch.Muon(hand_groups(model), swap=swap, resume="store", budget="least",
+    return ebb.torch.Muon(exact_groups(model), swap=swap, resume="store", budget="least",
                           tile="16KiB")
 
 

@@ -208,6 +208,7 @@ def interrupted() -> str:
         opt = ebb.torch.AdamW([("w", p)], swap="swap", budget="least", tile="64KiB", threads=1)
         opt.step()
         one = opt.last.seconds
+        signal.signal(signal.SIGINT, signal.default_int_handler)  # a background job's ignores it
         threading.Timer(0.15, lambda: os.kill(os.getpid(), signal.SIGINT)).start()
         sent = time.monotonic() + 0.15
         try:

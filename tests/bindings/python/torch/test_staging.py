@@ -8,7 +8,7 @@ import torch
 import ebb.torch
 import ebb.torch._run
 from ebb.torch._staging import Staging
-from worlds import (Net, check_same, fill, hand_gradients, hand_groups, places_of, row, run_rows,
+from worlds import (Net, check_same, fill, hand_gradients, exact_groups, places_of, row, run_rows,
                     weights_of)
 
 
@@ -19,7 +19,7 @@ def trained(swap: str, always: bool, dtype: torch.dtype) -> list[dict[str, torch
     model = Net().to(dtype)
     fill(model, places)
     behind = []
-    with ebb.torch.Muon(hand_groups(model), swap=swap, budget="least", tile="16KiB") as opt:
+    with ebb.torch.Muon(exact_groups(model), swap=swap, budget="least", tile="16KiB") as opt:
         for step in range(4):
             if step == 2:
                 with torch.no_grad():

@@ -372,6 +372,12 @@ def hand_groups(model: nn.Module, adam_lr: float = 3e-3, **muon) -> list[dict[st
             dict(params=rest, algorithm="adamw", lr=adam_lr, weight_decay=0.01)]
 
 
+def exact_groups(model: nn.Module, **muon) -> list[dict[str, Any]]:
+    """Whose steps have the same bits in every store: whether products in bf16 are the processor's
+    own is measured when a store is made."""
+    return hand_groups(model, precision="fp32", **muon)
+
+
 def weights_of(model: nn.Module) -> dict[str, Tensor]:
     return {name: local(p).detach().clone() for name, p in model.named_parameters()}
 

@@ -116,7 +116,7 @@ class _Simple:
 def _root(meshes: Any, ranks: tuple[int, ...]) -> Any:
     """A mesh that holds the world, of whose dimensions all others are made."""
     own = sorted(meshes, key=lambda mesh: -mesh.ndim)
-    for mesh in [*own, *(mesh._get_root_mesh() for mesh in own)]:
+    for mesh in [*own, *map(_whole, own)]:
         if _ranks(mesh) == ranks and all(_fits(one, mesh) for one in meshes):
             return mesh
     raise Unsupported(
@@ -124,6 +124,15 @@ def _root(meshes: Any, ranks: tuple[int, ...]) -> Any:
         f" parameters are made: {', '.join(str(mesh) for mesh in own)}",
         hint="process_group= names the ranks that share parameters; else an optimizer a mesh",
     )
+
+
+def _whole(mesh: Any) -> Any:
+    """Of which this mesh has some dimensions; torch has no name for it."""
+    if hasattr(mesh, "_get_root_mesh"):
+        return mesh._get_root_mesh()
+    from torch.distributed.device_mesh import _mesh_resources  # torch 2.9
+
+    return _mesh_resources.get_root_mesh(mesh)
 
 
 def _ranks(mesh: Any) -> tuple[int, ...]:
