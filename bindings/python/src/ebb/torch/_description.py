@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -27,8 +28,13 @@ class Named:
     groups: list[int]  # of each
     algorithms: list[str]
 
+    @functools.cached_property
     def sharded(self) -> bool:
         return any(_placements.is_dtensor(p) for p in self.params)
+
+    def mine(self) -> list[Tensor]:
+        """What this rank has of each, where it lies now. Without gradients."""
+        return [_placements.local(p) for p in self.params] if self.sharded else self.params
 
 
 def named(groups: Sequence[dict[str, Any]]) -> Named:
@@ -66,7 +72,7 @@ def describe(
         ],
         [_settings(group) for group in groups],
         _placements.cut_of(dict(zip(of.names, of.params)), world.members),
-        options.placement == "shard" or (options.placement == "auto" and of.sharded()),
+        options.placement == "shard" or (options.placement == "auto" and of.sharded),
         bytes_of(options.tile, "tile"),
         bytes_of(options.chunk, "chunk"),
         options.slots,

@@ -256,6 +256,7 @@ class Engine:
         self._count = len(weights)
         self._all = (ctypes.c_uint32 * max(1, self._count))(*range(self._count))
         self._gradients = (_abi.Buffer * max(1, self._count))()
+        self._gradient = list(self._gradients)[: self._count]  # the same memory, one by one
         self._kinds = (ctypes.c_uint8 * max(1, self._count))()
         self._handle = ctypes.c_void_p()
         given = _abi.Start(size=ctypes.sizeof(_abi.Start), begin=start.begin)
@@ -274,6 +275,8 @@ class Engine:
         buffers = (_abi.Buffer * max(1, self._count))()
         for buffer, weight in zip(buffers, weights):
             fill(buffer, weight)
+        for buffer, weight in zip(self._gradient, weights):
+            fill(buffer, weight)  # but for the address: that of a step
         given.weights = buffers
         _library.call(
             "ebb_engine_open", ctypes.byref(model.struct), ranks, ctypes.byref(given),
@@ -303,14 +306,14 @@ class Engine:
     def begin_step(
         self, gradients: Sequence[torch.Tensor | None], inv_scale: float, max_norm: float
     ) -> None:
-        """[C] A step with a gradient for each parameter, None: it has none and stays as it is.
-        They are borrowed until it has ended."""
-        for i, gradient in enumerate(gradients):
-            if gradient is None:
-                self._kinds[i] = _abi.NONE_UNTOUCHED
-            else:
-                self._kinds[i] = _abi.GRADIENT
-                fill(self._gradients[i], gradient)
+        """[C] A step with a gradient for each parameter, of its weight's type and size; None: it
+        has none and stays as it is. They are borrowed until it has ended."""
+        self._kinds[: self._count] = [
+            _abi.NONE_UNTOUCHED if gradient is None else _abi.GRADIENT for gradient in gradients
+        ]
+        for buffer, gradient in zip(self._gradient, gradients):
+            if gradient is not None:
+                buffer.data = gradient.data_ptr()
         self._call("gradients", self._all, self._gradients, self._kinds, self._count)
         args = _abi.StepArgs(ctypes.sizeof(_abi.StepArgs), inv_scale, max_norm)
         self._call("begin_step", ctypes.byref(args), None)

@@ -346,10 +346,10 @@ class Optimizer(torch.optim.Optimizer):
             warnings.warn(f"ebb.torch: export(): {error}", RuntimeWarning, stacklevel=5)
 
     def _gradient(self, name: str, param: Tensor) -> Tensor | None:
-        if param.grad is None:
+        given = param.grad
+        if given is None:
             return None
-        _placements.check_alike(name, param.grad, param)
-        gradient = _placements.local(param.grad)
+        gradient = _placements.alike(name, given, param)
         if gradient.layout is not torch.strided:
             raise TypeError(f"{name}: the gradient is {gradient.layout}, Ebb takes dense ones")
         if gradient.dtype is not param.dtype:

@@ -28,20 +28,26 @@ def local(tensor: torch.Tensor) -> torch.Tensor:
     return tensor._local_tensor if is_dtensor(tensor) else tensor  # type: ignore[attr-defined]
 
 
-def check_alike(name: str, gradient: Any, param: Any) -> None:
-    """LayoutError where a gradient's elements are not those of its parameter, on this rank."""
-    alike = gradient.shape == param.shape and is_dtensor(gradient) == is_dtensor(param)
-    if alike and is_dtensor(param):
-        alike = (
-            tuple(gradient.placements) == tuple(param.placements)
-            and gradient.device_mesh == param.device_mesh
-            and local(gradient).shape == local(param).shape
-        )
-    if not alike:
-        raise LayoutError(
-            f"{name}: its gradient is {_how(gradient)}, and it is {_how(param)}",
-            hint="step after gradients are reduced, and placed as their parameters",
-        )
+def alike(name: str, gradient: Any, param: Any) -> torch.Tensor:
+    """What this rank has of a gradient; LayoutError where that is not what it has of its parameter.
+    Each parameter pays for it in each step."""
+    sharded = is_dtensor(param)
+    if gradient.shape == param.shape and is_dtensor(gradient) == sharded:
+        if not sharded:
+            return gradient  # type: ignore[no-any-return]
+        mine: torch.Tensor = gradient._local_tensor
+        its, wanted = gradient._spec, param._spec
+        same_mesh = its.mesh is wanted.mesh or its.mesh == wanted.mesh
+        if (
+            same_mesh
+            and its.placements == wanted.placements
+            and mine.shape == param._local_tensor.shape
+        ):
+            return mine
+    raise LayoutError(
+        f"{name}: its gradient is {_how(gradient)}, and it is {_how(param)}",
+        hint="step after gradients are reduced, and placed as their parameters",
+    )
 
 
 def _how(tensor: Any) -> str:

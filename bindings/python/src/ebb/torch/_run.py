@@ -83,7 +83,7 @@ class Run:
     @property
     def copied(self) -> bool:
         """Whether other ranks have the same plain parameters."""
-        return self.world.size > 1 and not self.of.sharded()
+        return self.world.size > 1 and not self.of.sharded
 
     @property
     def steps(self) -> int:
@@ -186,22 +186,21 @@ class Run:
         torch.autograd.graph.increment_version(self._written)
         self._note_versions()
 
-    @property
-    def _written(self) -> list[Tensor]:
-        """A DTensor and its local tensor count versions apart."""
-        sharded = [_placements.local(p) for p in self.of.params if _placements.is_dtensor(p)]
-        return [*self.of.params, *sharded]
-
     def _note_versions(self) -> None:
         self._versions = self._versions_now()
         if self._options.check_parameters:
             self._checksums = self._checksums_now()
 
-    def _versions_now(self) -> list[tuple[int, int]]:
-        return [(p._version, _placements.local(p)._version) for p in self.of.params]
+    def _versions_now(self) -> list[int]:
+        return [tensor._version for tensor in self._written]
 
     def _places_now(self) -> list[int]:
-        return [_placements.local(p).data_ptr() for p in self.of.params]
+        """Addresses. What is written there is found out with them, once a step."""
+        params, mine = self.of.params, self.of.mine()
+        # A DTensor and its local tensor count versions apart.
+        sharded = [m for m, p in zip(mine, params) if m is not p] if self.of.sharded else []
+        self._written = [*params, *sharded]
+        return [tensor.data_ptr() for tensor in mine]
 
     def _weights(self) -> list[Tensor]:
         """Where the engine puts them."""

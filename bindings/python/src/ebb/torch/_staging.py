@@ -53,6 +53,8 @@ class Staging:
 
     def gradients(self, given: Sequence[Tensor | None]) -> list[Tensor | None]:
         """Theirs in the host's memory, on streams of their own behind what computes them."""
+        if not self._weights:
+            return list(given)
         self._wait_up()
         for device, stream in self._streams.items():
             stream.wait_stream(torch.cuda.current_stream(device))
