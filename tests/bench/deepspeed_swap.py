@@ -38,8 +38,8 @@ class Swapper:
         self.steps = 0
         for group in range(count):  # every file is there, and holds a beginning
             buffers = self.free[0]
-            for buffer, path in zip(buffers, self.paths(group)):
-                buffer.fill_(1.0)
+            for place, (buffer, path) in enumerate(zip(buffers, self.paths(group))):
+                buffer.fill_(self.beginning(place))
                 self.writer.async_pwrite(buffer, path, 0)
             assert self.writer.wait() == len(buffers)
 
@@ -47,6 +47,9 @@ class Swapper:
 
     def paths(self, group):
         return [os.path.join(self.directory, f"{state}-{group}.tensor.swp") for state in self.states]
+
+    def beginning(self, place):
+        return 1.0
 
     def written(self, buffers):
         return buffers[:2]  # a gradient is not written back
@@ -58,6 +61,11 @@ class Swapper:
         for buffer, path in zip(buffers, self.paths(group)):
             self.reader.async_pread(buffer, path, 0)
         return buffers, len(buffers)
+
+    def update(self, group, buffers):
+        param, momentum = buffers[:2]
+        momentum.mul_(0.9).add_(param, alpha=0.01)
+        param.add_(momentum, alpha=-0.1)
 
     def spill_gradients(self):
         return 0
@@ -78,9 +86,7 @@ class Swapper:
             moved_in += operations * tensor_bytes
             if place + 1 < len(order):
                 coming = self.read(order[place + 1])
-            param, momentum = buffers[:2]
-            momentum.mul_(0.9).add_(param, alpha=0.01)
-            param.add_(momentum, alpha=-0.1)
+            self.update(group, buffers)
             if writing is not None:
                 assert self.writer.wait() == len(self.written(writing))
                 self.free.append(writing)

@@ -11,8 +11,8 @@
 #include <memory>
 
 #include "ebb/libmuon/spec/presets.h"
-#include "ebb/libmuon/step/engine.h"
 #include "ebb/libswap/queue/disk_probe.h"
+#include "tests/bench/stepped_engine.h"
 
 namespace ebb::bench {
 namespace {
@@ -54,39 +54,23 @@ class Trainer {
   static Result<std::unique_ptr<Trainer>> open(const EngineConfig& config,
                                                const std::filesystem::path& directory) {
     auto trainer = std::make_unique<Trainer>();
-    EBB_TRY_ASSIGN(auto backend, libswap::open_backend(libswap::BackendChoice::automatic));
-    EBB_TRY_ASSIGN(trainer->io_, libswap::IoQueue::start(std::move(backend.backend), {}));
-    EBB_TRY_ASSIGN(trainer->swap_, libswap::SwapDirectory::open(*trainer->io_, directory));
-    const auto initial = [](std::uint32_t param, FlatRange range, std::span<float> into) {
-      for (std::uint64_t i = 0; i < into.size(); ++i) into[i] = number(param, range.first + i);
-    };
-    EBB_TRY_ASSIGN(trainer->engine_, Engine::open(config, *trainer->ranks_.front(), *trainer->io_,
-                                                  *trainer->swap_, {.initial = initial}));
+    EBB_TRY_ASSIGN(trainer->stepped_,
+                   SteppedEngine::open(config, directory, SteppedEngine::Gradients::one_for_all));
     trainer->directory_ = directory;
-    const std::size_t params = config.model.params.size();
-    trainer->weights_.resize(params);
-    for (std::uint32_t i = 0; i < params; ++i) {
-      trainer->weights_[i].resize(kRows * kCols);
-      EBB_TRY(trainer->engine_->bind_weights(i, trainer->weights_[i]));
-    }
-    // One gradient for all: what is measured is the state's memory.
-    trainer->gradient_.resize(kRows * kCols);
-    for (std::uint64_t i = 0; i < kRows * kCols; ++i) trainer->gradient_[i] = number(7, i);
-    EBB_TRY(trainer->engine_->install_weights());
-    std::cerr << trainer->engine_->origin() << '\n';
     return trainer;
   }
 
   Result<> step() {
-    EBB_TRY_ASSIGN(const auto disk, libswap::measure_disk(*io_, directory_, {.bytes = 256u << 20}));
-    const auto before = engine_->stats();
-    for (std::uint32_t i = 0; i < weights_.size(); ++i)
-      EBB_TRY(engine_->gradient_ready(i, gradient_));
+    Engine& engine = stepped_->engine();
+    EBB_TRY_ASSIGN(const auto disk,
+                   libswap::measure_disk(stepped_->io(), directory_, {.bytes = 256u << 20}));
+    const auto before = engine.stats();
+    EBB_TRY(stepped_->hand_in_gradients());
     const std::clock_t cpu = std::clock();
     const auto begin = std::chrono::steady_clock::now();
-    EBB_TRY(engine_->step({.max_norm = 1}));
+    EBB_TRY(engine.step({.max_norm = 1}));
     const std::chrono::duration<double> took = std::chrono::steady_clock::now() - begin;
-    const auto after = engine_->stats();
+    const auto after = engine.stats();
     std::cout << took.count() << ' ' << static_cast<double>(std::clock() - cpu) / CLOCKS_PER_SEC
               << ' ' << after.compute_s - before.compute_s << ' '
               << after.read_bytes - before.read_bytes << ' '
@@ -97,18 +81,8 @@ class Trainer {
   }
 
  private:
-  static float number(std::uint64_t param, std::uint64_t i) {
-    const auto mixed = static_cast<std::uint32_t>((param + 1) * 2654435761u + i * 2246822519u);
-    return static_cast<float>(mixed >> 8) * 0x1p-24f - 0.5f;
-  }
-
   std::filesystem::path directory_;
-  std::unique_ptr<libswap::IoQueue> io_;
-  std::unique_ptr<libswap::SwapDirectory> swap_;
-  std::vector<std::unique_ptr<libmuon::Communicator>> ranks_ = libmuon::make_thread_ranks(1);
-  std::vector<std::vector<float>> weights_;
-  std::vector<float> gradient_;
-  std::unique_ptr<Engine> engine_;
+  std::unique_ptr<SteppedEngine> stepped_;
 };
 
 Result<> run(std::string_view kind, const char* directory, std::uint32_t matrices,
