@@ -2,6 +2,7 @@
 
 #include "ebb/libswap/sys/mutex.h"
 #include "ebb/libswap/sys/thread.h"
+#include "ebb/libswap/sys/when_memory.h"
 
 namespace ebb::libmuon {
 namespace {
@@ -54,7 +55,7 @@ Result<> together(Communicator& ranks, std::string_view doing,
   if (ranks.world() == 1) return libswap::agree_all(ranks, work(), doing);
   Result<> mine;
   auto thread = libswap::start_thread([&] {
-    mine = work();
+    mine = libswap::or_no_memory(work);
     meanwhile.ended();
   });
   if (!thread) meanwhile.ended();

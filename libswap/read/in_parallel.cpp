@@ -7,6 +7,7 @@
 
 #include "ebb/libswap/sys/mutex.h"
 #include "ebb/libswap/sys/thread.h"
+#include "ebb/libswap/sys/when_memory.h"
 
 namespace ebb::libswap {
 
@@ -21,16 +22,18 @@ Result<> in_parallel(std::uint32_t workers,
     if (!failure) failure = std::move(result).error();
     stop.store(true);
   };
+  const auto take_part = [&] { note(or_no_memory([&] { return work(stop); })); };
   std::vector<std::thread> threads;
+  threads.reserve(workers);  // before there are any, which are to be joined
   while (threads.size() + 1 < workers) {
-    auto started = start_thread([&] { note(work(stop)); });
+    auto started = start_thread([&take_part] { take_part(); });
     if (!started) {
       note(std::move(started).error());
       break;
     }
     threads.push_back(*std::move(started));
   }
-  note(work(stop));
+  take_part();
   for (std::thread& thread : threads) thread.join();
   if (failure) return *failure;
   return {};

@@ -1,9 +1,10 @@
 // start_thread: a std::thread that takes no signals (they are the program's, not ours) and whose
-// failure to start is a value.
+// failure to start is a value. What it runs lets no exception out.
 #pragma once
 
 #include <csignal>
 #include <functional>
+#include <new>
 #include <string>
 #include <system_error>
 #include <thread>
@@ -12,21 +13,32 @@
 
 namespace ebb::libswap {
 
-inline Result<std::thread> start_thread(std::function<void()> body) {
-  sigset_t all;
-  sigset_t before;
-  ::sigfillset(&all);
-  ::pthread_sigmask(SIG_SETMASK, &all, &before);
-  std::thread thread;
-  std::string why;
-  try {
-    thread = std::thread(std::move(body));
-  } catch (const std::system_error& error) {
-    why = error.what();
+// This thread's signals wait while it is there: a thread that it starts takes none.
+class SignalsBlocked {
+ public:
+  SignalsBlocked() {
+    sigset_t all;
+    ::sigfillset(&all);
+    ::pthread_sigmask(SIG_SETMASK, &all, &before_);
   }
-  ::pthread_sigmask(SIG_SETMASK, &before, nullptr);
-  if (!why.empty()) return Error{Code::no_memory, "cannot start a thread: " + why, "ulimit -u"};
-  return thread;
+  ~SignalsBlocked() { ::pthread_sigmask(SIG_SETMASK, &before_, nullptr); }
+  SignalsBlocked(const SignalsBlocked&) = delete;
+  SignalsBlocked& operator=(const SignalsBlocked&) = delete;
+
+ private:
+  sigset_t before_;
+};
+
+inline Result<std::thread> start_thread(std::function<void()> body) {
+  const SignalsBlocked blocked;
+  try {
+    return std::thread(std::move(body));
+  } catch (const std::system_error& error) {
+    return Error{Code::no_memory, std::string("cannot start a thread: ") + error.what(),
+                 "ulimit -u"};
+  } catch (const std::bad_alloc&) {
+    return Error{Code::no_memory, "out of memory"};
+  }
 }
 
 }  // namespace ebb::libswap

@@ -1,5 +1,6 @@
-// when_memory: for what has to be done, as in a destructor, and needs a little memory for it: it
-// waits until there is some.
+// What becomes of an allocation that fails where nobody may throw: in threads of ours, destructors
+// and continuations. or_no_memory(): somebody waits for an answer, and gets that one.
+// when_memory(): it has to be done, and needs a little: it waits until there is some.
 #pragma once
 
 #include <chrono>
@@ -7,11 +8,23 @@
 #include <thread>
 #include <utility>
 
+#include "ebb/formats/core/result.h"
+
 namespace ebb::libswap {
+
+// What `body` answers, a Result; Code::no_memory where it finds none.
+template <typename Body>
+auto or_no_memory(const Body& body) -> decltype(body()) {
+  try {
+    return body();
+  } catch (const std::bad_alloc&) {
+    return Error{Code::no_memory, "out of memory"};  // short: needs no memory itself
+  }
+}
 
 // `body` changes nothing where it finds no memory.
 template <typename Body>
-void when_memory(const Body& body) noexcept {
+auto when_memory(const Body& body) noexcept -> decltype(body()) {
   for (;;) {
     try {
       return body();

@@ -9,6 +9,7 @@
 #include "ebb/libswap/sys/aligned_buffer.h"
 #include "ebb/libswap/sys/mutex.h"
 #include "ebb/libswap/sys/thread.h"
+#include "ebb/libswap/sys/when_memory.h"
 
 namespace ebb::libswap {
 
@@ -93,8 +94,10 @@ SegmentWriter::SegmentWriter(IoQueue& io, SegmentSource& source, std::span<const
 }
 
 Result<> SegmentWriter::run() {
-  if (Result<> started = start(); !started) fail(started.error());
-  if (Result<> overseen = oversee(); !overseen) fail(overseen.error());
+  if (Result<> started = or_no_memory([this] { return start(); }); !started)
+    fail(std::move(started).error());
+  if (Result<> overseen = or_no_memory([this] { return oversee(); }); !overseen)
+    fail(std::move(overseen).error());
   for (Worker& worker : workers_)
     if (worker.thread.joinable()) worker.thread.join();
   const MutexLock lock(mutex_);  // by now nobody else is here
@@ -130,7 +133,7 @@ void SegmentWriter::work(Worker& worker) {
     if (!wait_for(buffer)) break;
     const std::optional<Segment> segment = next_segment();
     if (!segment) break;
-    if (Result<> made = make(*segment, buffer); !made) {
+    if (Result<> made = or_no_memory([&] { return make(*segment, buffer); }); !made) {
       fail(std::move(made).error());
       break;
     }
@@ -159,20 +162,19 @@ Result<> SegmentWriter::make(const Segment& segment, Buffer& buffer) {
   EBB_TRY(outputs_.ensure_open(segment.file));
   EBB_TRY_ASSIGN(MadeSegment made,
                  source_.make(segment, buffer.bytes, outputs_.alignment(segment.file)));
+  std::function<void(Result<>)> done = [this, &buffer, written = std::move(made.written),
+                                        memory = std::move(made.memory)](Result<> result) mutable {
+    memory.reset();
+    finished(buffer, std::move(written), std::move(result));
+  };
   {
     const MutexLock lock(mutex_);
-    buffer.in_flight = true;
+    buffer.in_flight = true;  // behind what may find no memory
   }
-  if (made.bytes.empty()) {
-    finished(buffer, std::move(made.written), {});
-    return {};
-  }
-  outputs_.write(segment.file, made.offset, made.bytes,
-                 [this, &buffer, written = std::move(made.written),
-                  memory = std::move(made.memory)](Result<> result) mutable {
-                   memory.reset();
-                   finished(buffer, std::move(written), std::move(result));
-                 });
+  if (made.bytes.empty())
+    done({});
+  else
+    outputs_.write(segment.file, made.offset, made.bytes, std::move(done));
   return {};
 }
 
@@ -182,7 +184,7 @@ void SegmentWriter::finished(Buffer& buffer, WrittenSegment written, Result<> re
   if (!good) fail(std::move(result).error());
   const MutexLock lock(mutex_);
   buffer.in_flight = false;
-  if (good) done_.push_back(std::move(written));
+  if (good) add_when_memory(done_, std::move(written));
   changed_.notify_all();
   news_.notify_all();  // inside the lock: who waits may end this object
 }
