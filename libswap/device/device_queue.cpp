@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "ebb/libswap/sys/thread.h"
+#include "ebb/libswap/sys/when_memory.h"
 
 namespace ebb::libswap {
 
@@ -123,7 +124,7 @@ void DeviceQueue::give() {
     }
     next.mark->set(give(next));
     const MutexLock lock(mutex_);
-    given_.push_back({std::move(next.mark), std::move(next.done)});
+    add_when_memory(given_, {std::move(next.mark), std::move(next.done)});
     was_given_.notify_all();
   }
 }

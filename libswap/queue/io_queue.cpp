@@ -44,14 +44,15 @@ Result<> submit_and_wait(IoQueue& queue, IoRequest request) {
 
 struct IoQueue::Impl {
   Impl(std::unique_ptr<IoBackend> used, const Options& options)
-      : backend(std::move(used)), scheduler(*backend, options) {}
+      : backend(std::move(used)), scheduler(*backend, options), done(backend->capacity()) {}
 
   void run();
   // Moves what was submitted into the scheduler; false when it is time to leave.
   bool take_incoming();
 
   std::unique_ptr<IoBackend> backend;
-  IoScheduler scheduler;  // the thread's own
+  IoScheduler scheduler;      // the thread's own
+  std::vector<RawDone> done;  // this, too
   const HomeProcess process{"I/O queue"};
   std::thread thread;
 
@@ -73,12 +74,11 @@ bool IoQueue::Impl::take_incoming() {
     leave = stopping && taken.empty() && here.empty() && scheduler.idle();
   }
   for (const auto& errand : here) errand();
-  for (IoRequest& request : taken) scheduler.add(std::move(request));
+  for (IoRequest& request : taken) when_memory([&] { scheduler.add(std::move(request)); });
   return !leave;
 }
 
 void IoQueue::Impl::run() {
-  std::vector<RawDone> done(backend->capacity());
   constexpr double kPauseSeconds = 0.001;
   while (take_incoming()) {
     if (scheduler.take_pause()) sleep_for_seconds(kPauseSeconds);
@@ -97,15 +97,16 @@ void IoQueue::Impl::run() {
 Result<std::unique_ptr<IoQueue>> IoQueue::start(std::unique_ptr<IoBackend> backend,
                                                 const Options& options) {
   EBB_TRY(check_options(options));
-  auto impl = std::make_unique<Impl>(std::move(backend), options);
-  EBB_TRY_ASSIGN(impl->thread, start_thread([raw = impl.get()] { raw->run(); }));
-  return std::unique_ptr<IoQueue>(new IoQueue(std::move(impl)));
+  std::unique_ptr<IoQueue> queue(new IoQueue(std::make_unique<Impl>(std::move(backend), options)));
+  Impl* const impl = queue->impl_.get();
+  EBB_TRY_ASSIGN(impl->thread, start_thread([impl] { impl->run(); }));
+  return queue;
 }
 
 IoQueue::IoQueue(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
 
 IoQueue::~IoQueue() {
-  if (impl_->process.here()) {
+  if (impl_->process.here() && impl_->thread.joinable()) {
     {
       const MutexLock lock(impl_->mutex);
       impl_->stopping = true;
@@ -142,15 +143,16 @@ Result<> IoQueue::write(FileId file, std::uint64_t offset, std::span<const std::
   return submit_and_wait(*this, {RawOp::Kind::write, file, offset, data, priority, {}});
 }
 
-Result<> IoQueue::run_there(std::function<Result<>(IoBackend&)> errand) {
+Result<> IoQueue::run_there(const std::function<Result<>(IoBackend&)>& errand) {
   EBB_CHECK(std::this_thread::get_id() != impl_->thread.get_id());
   EBB_TRY(impl_->process.check());
   IoBatch batch;
+  std::function<void(Result<>)> done;
+  const auto run = [&] { done(or_no_memory([&] { return errand(*impl_->backend); })); };
   {
     const MutexLock lock(impl_->mutex);
-    impl_->errands.push_back([done = batch.add(), errand = std::move(errand), impl = impl_.get()] {
-      done(errand(*impl->backend));
-    });
+    impl_->errands.emplace_back([&run] { run(); });
+    done = batch.add();  // behind what may find no memory
   }
   impl_->backend->wake();
   return batch.wait();

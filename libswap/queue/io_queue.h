@@ -72,7 +72,7 @@ class IoQueue {
 
  private:
   struct Impl;
-  Result<> run_there(std::function<Result<>(IoBackend&)> errand);
+  Result<> run_there(const std::function<Result<>(IoBackend&)>& errand);
   explicit IoQueue(std::unique_ptr<Impl> impl);
   std::unique_ptr<Impl> impl_;
 };

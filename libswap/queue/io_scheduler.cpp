@@ -5,6 +5,7 @@
 #include <limits>
 
 #include "ebb/libswap/sys/errno_error.h"
+#include "ebb/libswap/sys/when_memory.h"
 
 namespace ebb::libswap {
 namespace {
@@ -24,6 +25,26 @@ std::string place_of(const RawOp& op, const std::string& path) {
 IoScheduler::IoScheduler(IoBackend& backend, const IoQueue::Options& options)
     : backend_(backend), options_(options), operations_(backend.capacity()) {
   for (std::uint64_t tag = operations_.size(); tag > 0; --tag) free_tags_.push_back(tag - 1);
+  again_.reserve(operations_.size());
+  next_.reserve(operations_.size());
+}
+
+void IoScheduler::Row::push_back(Request& request) {
+  request.behind = nullptr;
+  (empty() ? first_ : last_->behind) = &request;
+  last_ = &request;
+}
+
+void IoScheduler::Row::pop_front() { first_ = first_->behind; }
+
+void IoScheduler::Row::remove(const Request& request) {
+  Request* before = nullptr;
+  for (Request* one = first_; one != nullptr; before = one, one = one->behind) {
+    if (one != &request) continue;
+    (before == nullptr ? first_ : before->behind) = one->behind;
+    if (last_ == one) last_ = before;
+    return;
+  }
 }
 
 IoScheduler::Direction IoScheduler::direction_of(RawOp::Kind kind) {
@@ -34,32 +55,43 @@ IoScheduler::Queue& IoScheduler::queue_of(Priority priority, Direction direction
   return waiting_[static_cast<std::size_t>(priority)][static_cast<std::size_t>(direction)];
 }
 
-void IoScheduler::add(IoRequest request) {
-  requests_.push_back({.asked = std::move(request), .error = {}, .self = {}});
-  Request& added = requests_.back();
-  added.self = std::prev(requests_.end());
-  const IoRequest& asked = added.asked;
-  if (asked.kind == RawOp::Kind::sync_data) {
-    syncs_[static_cast<std::size_t>(asked.priority)].push_back(&added);
-    return;
+void IoScheduler::add(IoRequest&& request) {
+  std::list<Request> fresh(1);
+  Request& added = fresh.front();
+  if (request.kind != RawOp::Kind::sync_data) {
+    if (request.offset > kMaxOffset || request.data.size() > kMaxOffset - request.offset)
+      added.error = Error{
+          Code::usage, compose("offset {} of {} and {} bytes reach beyond 2^63 - 1", request.offset,
+                               backend_.path_of(request.file), request.data.size())};
+    added.device = &device_of(request.file);
+    if (spare_lines_.empty()) spare_lines_.emplace_back();
   }
-  if (asked.priority == Priority::step) ++step_transfers_;
-  if (asked.offset > kMaxOffset || asked.data.size() > kMaxOffset - asked.offset)
-    added.error =
-        Error{Code::usage, compose("offset {} of {} and {} bytes reach beyond 2^63 - 1",
-                                   asked.offset, backend_.path_of(asked.file), asked.data.size())};
-  if (asked.data.empty() || added.error) {
-    added.issued = asked.data.size();
-    finish_if_done(added);
-    return;
-  }
-  added.device = &device_of(asked.file);
-  Queue& queue = queue_of(asked.priority, direction_of(asked.kind));
-  const auto line = std::ranges::find(queue, asked.file, &Line::file);
-  if (line == queue.end())
-    queue.push_back({asked.file, {&added}});
+  added.asked = std::move(request);  // from here on nothing needs memory
+  added.self = fresh.begin();
+  requests_.splice(requests_.end(), fresh);
+  if (added.asked.kind == RawOp::Kind::sync_data)
+    syncs_[static_cast<std::size_t>(added.asked.priority)].push_back(added);
   else
-    line->requests.push_back(&added);
+    line_up(added);
+}
+
+// Behind others of its file, with the spare line if it is the first.
+void IoScheduler::line_up(Request& request) {
+  const IoRequest& asked = request.asked;
+  if (asked.priority == Priority::step) ++step_transfers_;
+  if (asked.data.empty() || request.error) {
+    request.issued = asked.data.size();
+    finish_if_done(request);
+    return;
+  }
+  Queue& queue = queue_of(asked.priority, direction_of(asked.kind));
+  auto line = std::ranges::find(queue, asked.file, &Line::file);
+  if (line == queue.end()) {
+    queue.splice(queue.end(), spare_lines_, spare_lines_.begin());
+    line = std::prev(queue.end());
+    line->file = asked.file;
+  }
+  line->requests.push_back(request);
 }
 
 // A file that is not open has none: its operations fail.
@@ -95,10 +127,10 @@ const std::vector<RawOp>& IoScheduler::next_operations() {
 }
 
 bool IoScheduler::issue_sync(Priority priority) {
-  std::deque<Request*>& queue = syncs_[static_cast<std::size_t>(priority)];
-  if (queue.empty() || free_tags_.empty()) return false;
-  Request& request = *queue.front();
-  queue.pop_front();
+  Row& row = syncs_[static_cast<std::size_t>(priority)];
+  if (row.empty() || free_tags_.empty()) return false;
+  Request& request = row.front();
+  row.pop_front();
   emit(request, {RawOp::Kind::sync_data, request.asked.file, 0, nullptr, 0, 0});
   return true;
 }
@@ -113,11 +145,9 @@ bool IoScheduler::issue_chunk(Priority priority, Direction direction) {
   Queue& queue = queue_of(priority, direction);
   if (free_tags_.empty()) return false;
   const auto turn = std::ranges::find_if(
-      queue, [&](const Line& line) { return may_issue(*line.requests.front(), direction); });
+      queue, [&](const Line& line) { return may_issue(line.requests.front(), direction); });
   if (turn == queue.end()) return false;
-  Line line = std::move(*turn);
-  queue.erase(turn);
-  Request& request = *line.requests.front();
+  Request& request = turn->requests.front();
   const IoRequest& asked = request.asked;
   const std::uint32_t size = next_size(request);
   if (priority == Priority::step) {
@@ -128,8 +158,9 @@ bool IoScheduler::issue_chunk(Priority priority, Direction direction) {
   }
   const std::uint64_t at = request.issued;
   request.issued += size;
-  if (request.issued == asked.data.size()) line.requests.pop_front();
-  if (!line.requests.empty()) queue.push_back(std::move(line));
+  if (request.issued == asked.data.size()) turn->requests.pop_front();
+  Queue& next = turn->requests.empty() ? spare_lines_ : queue;
+  next.splice(next.end(), queue, turn);
   emit(request, {asked.kind, asked.file, asked.offset + at, asked.data.data() + at, size, 0});
   return true;
 }
@@ -161,8 +192,11 @@ std::uint64_t& IoScheduler::in_flight(const Operation& operation) {
 }
 
 void IoScheduler::leave(Queue& queue, const Request& request) {
-  for (Line& line : queue) std::erase(line.requests, &request);
-  std::erase_if(queue, [](const Line& line) { return line.requests.empty(); });
+  for (auto line = queue.begin(); line != queue.end();) {
+    const auto one = line++;
+    one->requests.remove(request);
+    if (one->requests.empty()) spare_lines_.splice(spare_lines_.end(), queue, one);
+  }
 }
 
 void IoScheduler::complete(const RawDone& done) {
@@ -171,16 +205,14 @@ void IoScheduler::complete(const RawDone& done) {
   EBB_CHECK(operation.request != nullptr);
   const RawOp& op = operation.op;
   if (done.result == -EINTR || done.result == -EAGAIN) return repeat(operation, -done.result);
-  if (done.result < 0) return fail(operation, error_of(op, -done.result));
+  if (done.result < 0)
+    return fail(operation, when_memory([&] { return error_of(op, -done.result); }));
   if (op.kind == RawOp::Kind::sync_data) {
     ++stats_.syncs;
     return retire(operation);
   }
   const auto moved = static_cast<std::uint32_t>(done.result);
-  if (moved > op.size)
-    return fail(operation, {Code::io, compose("{}: the {} backend reports {} bytes moved",
-                                              place_of(op, backend_.path_of(op.file)),
-                                              backend_.name(), moved)});
+  if (moved > op.size) return fail(operation, when_memory([&] { return too_many(op, moved); }));
   if (moved < op.size) return resume(operation, moved);
   (op.kind == RawOp::Kind::read ? stats_.read_bytes : stats_.written_bytes) += moved;
   retire(operation);
@@ -191,10 +223,10 @@ void IoScheduler::complete(const RawDone& done) {
 void IoScheduler::resume(Operation& operation, std::uint32_t moved) {
   RawOp& op = operation.op;
   ++stats_.short_transfers;
-  const Result<FileInfo> info = backend_.info(op.file);
-  if (!info) return fail(operation, info.error());
+  Result<FileInfo> info = when_memory([&] { return backend_.info(op.file); });
+  if (!info) return fail(operation, std::move(info).error());
   if (op.kind == RawOp::Kind::read && op.offset + moved >= info->size)
-    return fail(operation, file_ends(op, info->size));
+    return fail(operation, when_memory([&] { return file_ends(op, info->size); }));
   const std::uint32_t progress = info->direct ? moved - moved % info->alignment : moved;
   if (progress == 0) return repeat(operation, EIO);
   (op.kind == RawOp::Kind::read ? stats_.read_bytes : stats_.written_bytes) += progress;
@@ -206,11 +238,12 @@ void IoScheduler::resume(Operation& operation, std::uint32_t moved) {
 }
 
 void IoScheduler::repeat(Operation& operation, int why) {
-  if (++operation.tries == kMaxTries) {
-    Error error = error_of(operation.op, why);
-    error.message += compose(", {} times in a row", kMaxTries);
-    return fail(operation, std::move(error));
-  }
+  if (++operation.tries == kMaxTries)
+    return fail(operation, when_memory([&] {
+                  Error error = error_of(operation.op, why);
+                  error.message += compose(", {} times in a row", kMaxTries);
+                  return error;
+                }));
   if (why != EIO) ++stats_.retries;
   pause_ |= why == EAGAIN;
   again_.push_back(operation.op.tag);
@@ -266,6 +299,11 @@ Error IoScheduler::error_of(const RawOp& op, int number) const {
   }
   if (number == EIO) error.hint = "dmesg | tail";
   return error;
+}
+
+Error IoScheduler::too_many(const RawOp& op, std::uint32_t moved) const {
+  return {Code::io, compose("{}: the {} backend reports {} bytes moved",
+                            place_of(op, backend_.path_of(op.file)), backend_.name(), moved)};
 }
 
 Error IoScheduler::file_ends(const RawOp& op, std::uint64_t size) const {

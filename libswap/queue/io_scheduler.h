@@ -1,5 +1,6 @@
 // IoScheduler: what IoQueue's thread decides - which chunk goes next, and what a completion means.
-// No threads and no clocks: tests drive it by hand.
+// No threads and no clocks: tests drive it by hand. Only add() may find no memory; what is under
+// way needs none, or waits for it.
 //
 // A request is cut into chunks of at most chunk_bytes. Within a class and a direction the chunks of
 // a file go out in the order of its requests, and files take turns: ranks that share a disk share
@@ -11,7 +12,6 @@
 #pragma once
 
 #include <array>
-#include <deque>
 #include <list>
 #include <map>
 #include <optional>
@@ -26,7 +26,8 @@ class IoScheduler {
  public:
   IoScheduler(IoBackend& backend, const IoQueue::Options& options);
 
-  void add(IoRequest request);
+  // Where it finds no memory the request is still the caller's, and nothing has changed.
+  void add(IoRequest&& request);
   // The operations to give to the backend now; valid until the next call.
   const std::vector<RawOp>& next_operations();
   void complete(const RawDone& done);
@@ -53,6 +54,20 @@ class IoScheduler {
     Device* device = nullptr;
     std::optional<Error> error;
     std::list<Request>::iterator self;
+    Request* behind = nullptr;  // it, in its row
+  };
+  // Requests in the order in which they came, each in one row at most.
+  class Row {
+   public:
+    bool empty() const { return first_ == nullptr; }
+    Request& front() const { return *first_; }
+    void push_back(Request& request);
+    void pop_front();
+    void remove(const Request& request);  // if it is there
+
+   private:
+    Request* first_ = nullptr;
+    Request* last_ = nullptr;
   };
   struct Operation {
     Request* request = nullptr;
@@ -63,9 +78,9 @@ class IoScheduler {
   // The requests of one file that have chunks left to cut off.
   struct Line {
     FileId file{};
-    std::deque<Request*> requests;
+    Row requests;
   };
-  using Queue = std::deque<Line>;  // the first has waited longest
+  using Queue = std::list<Line>;  // the first has waited longest
 
   static Direction direction_of(RawOp::Kind kind);  // of what moves bytes
   Queue& queue_of(Priority priority, Direction direction);
@@ -74,9 +89,10 @@ class IoScheduler {
   std::uint32_t next_size(const Request& request) const;
   bool issue_chunk(Priority priority, Direction direction);
   bool may_issue(const Request& request, Direction direction) const;
+  void line_up(Request& request);
   void emit(Request& request, const RawOp& op);
   std::uint64_t& in_flight(const Operation& operation);  // bytes, its way, on its device
-  static void leave(Queue& queue, const Request& request);
+  void leave(Queue& queue, const Request& request);
 
   void resume(Operation& operation, std::uint32_t moved);
   void repeat(Operation& operation, int why);
@@ -84,6 +100,7 @@ class IoScheduler {
   void retire(Operation& operation);
   void finish_if_done(Request& request);
   Error error_of(const RawOp& op, int number) const;
+  Error too_many(const RawOp& op, std::uint32_t moved) const;
   Error file_ends(const RawOp& op, std::uint64_t size) const;
 
   IoBackend& backend_;
@@ -91,7 +108,8 @@ class IoScheduler {
   std::list<Request> requests_;
   std::list<Request> finished_;
   std::array<std::array<Queue, kDirections>, kPriorities> waiting_;
-  std::array<std::deque<Request*>, kPriorities> syncs_;
+  Queue spare_lines_;  // empty ones: as many as ever waited at a time
+  std::array<Row, kPriorities> syncs_;
   std::map<std::uint64_t, Device> devices_;  // by their number
   std::map<FileId, Device*> devices_of_;
   std::uint64_t step_transfers_ = 0;   // step requests that move bytes and are not finished

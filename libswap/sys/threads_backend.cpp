@@ -9,6 +9,7 @@
 #include "ebb/libswap/sys/mutex.h"
 #include "ebb/libswap/sys/posix_backend.h"
 #include "ebb/libswap/sys/thread.h"
+#include "ebb/libswap/sys/when_memory.h"
 
 namespace ebb::libswap {
 namespace {
@@ -28,13 +29,14 @@ class ThreadsBackend : public PosixBackend {
       stopping_ = true;
     }
     work_.notify_all();
-    for (std::thread& thread : threads_) thread.join();
+    for (std::thread& thread : threads_)
+      if (thread.joinable()) thread.join();
   }
 
   Result<> start(std::uint32_t threads) {
-    for (std::uint32_t i = 0; i < threads; ++i) {
-      EBB_TRY_ASSIGN(std::thread thread, start_thread([this] { run(); }));
-      threads_.push_back(std::move(thread));
+    threads_.resize(threads);
+    for (std::thread& thread : threads_) {
+      EBB_TRY_ASSIGN(thread, start_thread([this] { run(); }));
     }
     return {};
   }
@@ -45,7 +47,7 @@ class ThreadsBackend : public PosixBackend {
   void submit(std::span<const RawOp> ops) override {
     {
       const MutexLock lock(mutex_);
-      pending_.insert(pending_.end(), ops.begin(), ops.end());
+      when_memory([&] { pending_.insert(pending_.end(), ops.begin(), ops.end()); });
     }
     work_.notify_all();
   }
@@ -79,7 +81,7 @@ class ThreadsBackend : public PosixBackend {
       mutex_.unlock();
       const RawDone done{op.tag, perform(op)};
       mutex_.lock();
-      done_.push_back(done);
+      add_when_memory(done_, done);
       progress_.notify_one();
     }
   }

@@ -103,6 +103,7 @@ Result<> UringBackend::open_ring() {
     return errno_error(-error, "cannot open an io_uring");
   event_ = Descriptor(::eventfd(0, EFD_CLOEXEC));
   if (!event_) return errno_error(errno, "cannot make an eventfd");
+  refused_.reserve(capacity());
   return {};
 }
 

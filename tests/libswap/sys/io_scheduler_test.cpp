@@ -87,7 +87,7 @@ TEST_F(Scheduler, ResumesADirectTransferAtTheLastAlignedByte) {
   start();
   IoRequest asked = request(RawOp::Kind::read, 0, 64 * kKiB);
   asked.file = direct_;
-  scheduler_->add(asked);
+  scheduler_->add(std::move(asked));
   complete(next().at(0), 4096 * 3 + 512);
   const std::vector<RawOp> rest = next();
   ASSERT_EQ(rest.size(), 1u);
@@ -178,7 +178,7 @@ TEST_F(Scheduler, MisalignedDirectTransfersAreExplained) {
   start();
   IoRequest asked = request(RawOp::Kind::read, 100, 4096);
   asked.file = direct_;
-  scheduler_->add(asked);
+  scheduler_->add(std::move(asked));
   complete(next().at(0), -EINVAL);
   ASSERT_EQ(answers_.size(), 1u);
   EXPECT_NE(answers_[0].error().message.find("multiples of 4096"), std::string::npos);
