@@ -2,7 +2,7 @@
 
 #include <atomic>
 #include <chrono>
-#include <deque>
+#include <exception>
 #include <list>
 #include <thread>
 #include <utility>
@@ -11,6 +11,7 @@
 #include "ebb/libswap/sys/mutex.h"
 #include "ebb/libswap/sys/process.h"
 #include "ebb/libswap/sys/thread.h"
+#include "ebb/libswap/sys/when_memory.h"
 
 namespace ebb::libswap {
 namespace {
@@ -23,12 +24,15 @@ constexpr std::chrono::milliseconds kGlance{5};
 struct Batch {
   std::function<void(std::size_t)> job;
   std::size_t count = 0;
+  bool is_run = false;  // of run(), which is to throw what a job does
   std::size_t next = 0;
   std::size_t done = 0;
+  std::exception_ptr thrown = nullptr;
 };
+using Batches = std::list<std::shared_ptr<Batch>>;
 
 struct RunningChain {
-  Chain stages;
+  std::vector<std::shared_ptr<Batch>> stages;
   EventSource done;
   std::size_t stage = 0;
 };
@@ -42,9 +46,10 @@ struct Pool::Impl {
   Condition changed;   // for help_until(): jobs arrived, or somebody called wake()
   std::atomic<std::uint64_t> changes = 0;
   // Those with jobs left to hand out; the last of a batch frees what post() made.
-  std::list<std::shared_ptr<Batch>> urgent EBB_GUARDED_BY(mutex);
-  std::deque<RunningChain> chains EBB_GUARDED_BY(mutex);  // the first is under way
-  std::shared_ptr<Batch> panels EBB_GUARDED_BY(mutex);    // its stage, with jobs left to hand out
+  Batches urgent EBB_GUARDED_BY(mutex);
+  std::list<RunningChain> chains EBB_GUARDED_BY(mutex);  // the first is under way
+  std::shared_ptr<Batch> panels EBB_GUARDED_BY(mutex);   // its stage, with jobs left to hand out
+  std::size_t running EBB_GUARDED_BY(mutex) = 0;         // jobs
   bool ending EBB_GUARDED_BY(mutex) = false;
   PoolStats stats EBB_GUARDED_BY(mutex);
   std::vector<std::thread> workers;
@@ -72,6 +77,20 @@ struct Pool::Impl {
     return urgent.empty() ? panels : urgent.front();
   }
 
+  // What a job of run() threw.
+  static std::exception_ptr made(const Batch& batch, std::size_t index) noexcept {
+    if (!batch.is_run) {
+      batch.job(index);
+      return nullptr;
+    }
+    try {
+      batch.job(index);
+    } catch (...) {
+      return std::current_exception();
+    }
+    return nullptr;
+  }
+
   // Takes one job of `batch` and runs it outside the lock.
   void run_one(const std::shared_ptr<Batch>& batch) EBB_REQUIRES(mutex) {
     const std::size_t index = batch->next++;
@@ -83,9 +102,12 @@ struct Pool::Impl {
       else
         urgent.remove(batch);
     }
+    ++running;
     mutex.unlock();
-    batch->job(index);
+    std::exception_ptr thrown = made(*batch, index);
     mutex.lock();
+    --running;
+    if (thrown) batch->thrown = std::move(thrown);
     if (++batch->done != batch->count) return;
     if (panel) end_stage();
     finished.notify_all();
@@ -97,26 +119,24 @@ struct Pool::Impl {
   }
 
   // The next stage that has jobs, of this chain or the next one. Events pass outside the lock: what
-  // waits for them may come here again.
+  // waits for them may come here again. Nothing here needs memory.
   void begin_stage() EBB_REQUIRES(mutex) {
-    std::vector<EventSource> ended;
-    while (!chains.empty() && !begin_stage_of(chains.front())) {
-      ended.push_back(std::move(chains.front().done));
-      chains.pop_front();
-    }
+    std::list<RunningChain> ended;
+    while (!chains.empty() && !begin_stage_of(chains.front()))
+      ended.splice(ended.end(), chains, chains.begin());
     tell_all();
     if (ended.empty()) return;
     mutex.unlock();
-    for (const EventSource& chain : ended) chain.pass();
+    for (const RunningChain& chain : ended) chain.done.pass();
     mutex.lock();
     tell_all();
   }
 
   bool begin_stage_of(RunningChain& chain) EBB_REQUIRES(mutex) {
-    while (chain.stage < chain.stages.size() && chain.stages[chain.stage].count == 0) ++chain.stage;
-    if (chain.stage == chain.stages.size()) return false;
-    Stage& stage = chain.stages[chain.stage];
-    panels = std::make_shared<Batch>(Batch{std::move(stage.job), stage.count});
+    const auto& stages = chain.stages;
+    while (chain.stage < stages.size() && stages[chain.stage]->count == 0) ++chain.stage;
+    if (chain.stage == stages.size()) return false;
+    panels = stages[chain.stage];
     return true;
   }
 
@@ -135,6 +155,7 @@ Pool::Pool() : impl_(std::make_shared<Impl>()) {}
 
 Result<std::unique_ptr<Pool>> Pool::start(std::uint32_t threads) {
   auto pool = std::make_unique<Pool>();
+  pool->impl_->workers.reserve(threads);  // before there are any, which are to be joined
   for (std::uint32_t i = 1; i < threads; ++i) {
     EBB_TRY_ASSIGN(std::thread worker,
                    start_thread([impl = pool->impl_.get()] { impl->work_loop(); }));
@@ -164,28 +185,36 @@ void Pool::run(std::size_t count, const std::function<void(std::size_t)>& job) {
     impl_->stats.jobs += count;
     return;
   }
-  const auto batch = std::make_shared<Batch>(Batch{[&job](std::size_t i) { job(i); }, count});
+  const auto batch = std::make_shared<Batch>(Batch{[&job](std::size_t i) { job(i); }, count, true});
   const MutexLock lock(impl_->mutex);
   impl_->urgent.push_back(batch);
   impl_->tell_all();
   // The caller works too: run() from inside a job cannot wait for a worker that waits for it.
   while (batch->next < count) impl_->run_one(batch);
   while (batch->done < count) impl_->finished.wait(impl_->mutex);
+  if (batch->thrown) std::rethrow_exception(batch->thrown);
 }
 
 void Pool::post(std::function<void()> job) {
-  const auto once = [job = std::move(job)](std::size_t) { job(); };
+  Batches posted;
+  when_memory([&] {
+    posted.resize(1);
+    posted.front() = std::make_shared<Batch>(Batch{[job](std::size_t) { job(); }, 1});
+  });
   const MutexLock lock(impl_->mutex);
-  impl_->urgent.push_back(std::make_shared<Batch>(Batch{once, 1}));
+  impl_->urgent.splice(impl_->urgent.end(), posted);
   impl_->tell_one();
 }
 
 Event Pool::begin(Chain chain) {
+  std::list<RunningChain> added(1);
+  for (Stage& stage : chain)
+    added.front().stages.push_back(
+        std::make_shared<Batch>(Batch{std::move(stage.job), stage.count}));
+  const Event done = added.front().done.event();
   const MutexLock lock(impl_->mutex);
-  RunningChain& added = impl_->chains.emplace_back();
-  added.stages = std::move(chain);
+  impl_->chains.splice(impl_->chains.end(), added);
   ++impl_->stats.chains;
-  const Event done = added.done.event();
   if (impl_->chains.size() == 1) impl_->begin_stage();
   return done;
 }
@@ -208,9 +237,16 @@ double Pool::help_until(const std::function<bool()>& ready) {
   }
 }
 
+void Pool::help_until_idle() {
+  help_until([this] {
+    const MutexLock lock(impl_->mutex);
+    return impl_->running == 0 && impl_->urgent.empty() && impl_->chains.empty();
+  });
+}
+
 double Pool::help_until(const Event& event) {
   if (event.passed()) return 0;
-  event.then([impl = impl_] { impl->wake(); });
+  when_memory([&] { event.then([impl = impl_] { impl->wake(); }); });
   return help_until([&] { return event.passed(); });
 }
 

@@ -3,6 +3,8 @@
 // while a matrix is computed.
 //
 // Every call from any thread. With one thread there are no workers: whoever waits does the work.
+// A job of run() may find no memory, which its caller hears of; those of post() and begin() may
+// not: nobody would.
 #pragma once
 
 #include <cstddef>
@@ -40,14 +42,16 @@ class Pool {
   ~Pool();  // REQUIRES: nothing that was posted or started is left
   std::uint32_t threads() const;
 
-  // Returns when all are done; the caller works too.
+  // Returns when all are done; the caller works too. Throws what a job threw, behind the last.
   void run(std::size_t count, const std::function<void(std::size_t)>& job);
-  // For some thread, soon; before every chain.
+  // For some thread, soon; before every chain. Waits for the memory that it needs.
   void post(std::function<void()> job);
   // Begins at once, behind the chains begun before it; the event passes behind its last stage,
   // maybe a moment before those of earlier ones.
   Event begin(Chain chain);
 
+  // Works on what is queued until nothing is, nor under way.
+  void help_until_idle();
   // Works on what is queued until `ready` answers true; sleeps while nothing is. What `ready` looks
   // at may change without a word for some milliseconds; wake() says that it did. Returns the
   // seconds slept. REQUIRES: `ready` takes no lock that is held where wake(), post() or begin() are

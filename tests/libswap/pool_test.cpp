@@ -6,7 +6,9 @@
 #include <thread>
 
 #include "ebb/libswap/pool.h"
+#include "ebb/libswap/read/in_parallel.h"
 #include "ebb/libswap/sys/process.h"
+#include "tests/support/no_memory.h"
 #include "tests/support/no_threads.h"
 
 namespace ebb::libswap {
@@ -128,6 +130,50 @@ TEST(Pool, AWorkerThatCannotStartIsAnError) {
   ASSERT_FALSE(pool);
   EXPECT_EQ(pool.error().code, Code::no_memory);
   EXPECT_TRUE(Pool::start(1)) << "the caller is one already";
+}
+
+TEST(Pool, WhoeverRunsJobsHearsOfMemoryThatOneDidNotFindBehindTheLast) {
+  for (const std::uint32_t threads : {1u, 4u}) {
+    const auto pool = std::move(*Pool::start(threads));
+    std::atomic<int> begun = 0, ended = 0;
+    const auto job = [&](std::size_t i) {
+      ++begun;
+      if (i % 7 == 3) test::find_no_memory();
+      ++ended;
+    };
+    EXPECT_THROW(pool->run(40, job), std::bad_alloc);
+    if (threads > 1) {
+      EXPECT_EQ(begun, 40);
+      EXPECT_EQ(ended, 34);
+    }
+    pool->run(3, [&](std::size_t) { ++ended; });
+  }
+}
+
+TEST(Pool, IsIdleWhenWhatWasBegunAndPostedHasEnded) {
+  const auto pool = std::move(*Pool::start(2));
+  std::atomic<int> ended = 0;
+  const auto slow = [&](std::size_t) {
+    sleep_for_seconds(0.002);
+    ++ended;
+  };
+  pool->begin({{8, slow}, {0, slow}, {4, slow}});
+  pool->begin({{2, slow}});
+  pool->post([&] { slow(0); });
+  pool->help_until_idle();
+  EXPECT_EQ(ended, 15);
+}
+
+TEST(InParallel, WorkThatFindsNoMemoryAnswersSoOnWhicheverThread) {
+  for (const std::uint32_t unlucky : {0u, 1u, 2u}) {
+    std::atomic<std::uint32_t> next = 0;
+    const auto answer = in_parallel(3, [&](const std::atomic<bool>&) -> Result<> {
+      if (next++ == unlucky) test::find_no_memory();
+      return {};
+    });
+    ASSERT_FALSE(answer);
+    EXPECT_EQ(answer.error().code, Code::no_memory);
+  }
 }
 
 // On a machine of many cores a herd that wakes for every tile costs more than the tile's checksum.
