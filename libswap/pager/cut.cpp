@@ -2,6 +2,7 @@
 #include <algorithm>
 
 #include "ebb/libswap/pager/tile_cache.h"
+#include "ebb/libswap/sys/when_memory.h"
 
 namespace ebb::libswap {
 namespace {
@@ -46,14 +47,13 @@ std::vector<std::uint64_t> TileCache::pending_of_cut() const {
 }
 
 // With the step's priority: all that the cut wants written the next step waits for.
-void TileCache::write_residents() {
+Result<> TileCache::write_residents() {
   for (const std::uint64_t tile : pending_of_cut()) {
     {
       const MutexLock lock(mutex_);
       wait_for_cut_writes(
           [this]() EBB_REQUIRES(mutex_) { return resident_writes_ < kMostResidentWrites; });
-      if (!cut_error_) cut_error_ = error_;
-      if (cut_error_) return;
+      if (cut_error_ || error_) return cut_error_ ? *cut_error_ : *error_;
       // A guest may have been written, and have left, before its turn came.
       if (!tiles_[tile].cut_pending || tiles_[tile].writing) continue;
       tiles_[tile].writing = true;
@@ -61,6 +61,7 @@ void TileCache::write_residents() {
     }
     write_resident(tile);
   }
+  return {};
 }
 
 void TileCache::write_resident(std::uint64_t tile) {
@@ -68,7 +69,7 @@ void TileCache::write_resident(std::uint64_t tile) {
   // A device that failed brought nothing.
   const Device* const device = device_memory_.buffer().device;
   Result<> submitted = device != nullptr ? device->status() : Result<>();
-  if (submitted) submitted = submit_write(tile);
+  if (submitted) submitted = or_no_memory([&] { return submit_write(tile); });
   if (submitted) return;
   const MutexLock lock(mutex_);
   resident_written(tile, submitted);
@@ -103,15 +104,16 @@ void TileCache::resident_written(std::uint64_t number, const Result<>& result) {
     tile.dirty = false;
     stats_.cut_bytes += tile_bytes_;
   } else if (!cut_error_) {
-    cut_error_ = result.error();
+    when_memory([&]() EBB_REQUIRES(mutex_) { cut_error_ = result.error(); });
   }
   tell_all();
 }
 
 Result<> TileCache::finish_cut() {
   const TraceSpan span(trace_, rank_, Lane::commit, "cut writes");
-  write_residents();
+  Result<> written = or_no_memory([this] { return write_residents(); });
   const MutexLock lock(mutex_);
+  if (!written && !cut_error_) cut_error_ = std::move(written).error();
   wait_for_cut_writes([this]() EBB_REQUIRES(mutex_) { return resident_writes_ == 0; });
   for (Tile& tile : tiles_) tile.cut_pending = false;
   tell_all();

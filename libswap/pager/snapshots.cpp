@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "ebb/libswap/sys/thread.h"
+#include "ebb/libswap/sys/when_memory.h"
 
 namespace ebb::libswap {
 
@@ -36,11 +37,11 @@ Snapshots::~Snapshots() = default;
 void Snapshots::make_durable(Pending& snapshot) {
   snapshot.word.wait(Pending::Word::none);
   if (snapshot.word == Pending::Word::never) return;
-  snapshot.result = cache_.finish_cut();
-  if (snapshot.result) {
+  snapshot.result = or_no_memory([&]() -> Result<> {
+    EBB_TRY(cache_.finish_cut());
     const TraceSpan span(trace_, ranks_.rank(), Lane::commit, "prepare");
-    snapshot.result = store_.prepare(snapshot.manifest());
-  }
+    return store_.prepare(snapshot.manifest());
+  });
   snapshot.done = true;
 }
 

@@ -3,14 +3,9 @@
 #include <algorithm>
 
 #include "ebb/libswap/sys/process.h"
+#include "ebb/libswap/sys/when_memory.h"
 
 namespace ebb::libswap {
-namespace {
-
-constexpr std::uint8_t kRetries = 3;
-constexpr std::chrono::milliseconds kFirstRetry{2};  // then four times as long, each time
-
-}  // namespace
 
 Result<std::unique_ptr<TileCache>> TileCache::open(IoQueue& io, Store& store, Pool& pool,
                                                    const Homes& homes, Device* device,
@@ -212,11 +207,14 @@ void TileCache::submit_read(std::uint64_t tile) {
                     .offset = place.offset,
                     .data = frame_of(tiles_[tile]),
                     .priority = Priority::step,
-                    .done = [this, tile, begin = Clock::now()](const Result<>& result) {
-                      transferred(Lane::read, tile, begin);
-                      read_done(tile, result);
-                    }};
-  ++in_flight_;  // behind what may find no memory
+                    .done = {}};
+  when_memory([&] {
+    request.done = [this, tile, begin = Clock::now()](const Result<>& result) {
+      transferred(Lane::read, tile, begin);
+      read_done(tile, result);
+    };
+  });
+  ++in_flight_;
   io_.submit(std::move(request));
 }
 
@@ -224,7 +222,7 @@ void TileCache::read_done(std::uint64_t tile, const Result<>& result) {
   if (!result) return arrived(tile, result);
   pool_.post([this, tile] {
     const TraceSpan span(trace_, rank_, Lane::compute, "verify");
-    arrived(tile, store_->verify(tile, bytes_of(tile)));
+    arrived(tile, or_no_memory([&] { return store_->verify(tile, bytes_of(tile)); }));
   });
 }
 
@@ -238,7 +236,9 @@ void TileCache::arrived(std::uint64_t number, const Result<>& result) {
     if (tile.unwanted) return leave_memory(tile);
     if (!result && !tile.guest) return failed(number, result.error());
     if (!result && again_later(number)) return;
-    if (!result) unreadable_.insert_or_assign(number, result.error());
+    if (!result)
+      when_memory(
+          [&]() EBB_REQUIRES(mutex_) { unreadable_.insert_or_assign(number, result.error()); });
     if (result && tile.guest) stats_.read_bytes += tile_bytes_;
     if (!tile.on_device) return is_here(number);
     ++in_flight_;
@@ -401,7 +401,7 @@ Result<> TileCache::submit_write(std::uint64_t number) {
 }
 
 void TileCache::write_behind(std::uint64_t tile) {
-  const Result<> submitted = submit_write(tile);
+  const Result<> submitted = or_no_memory([&] { return submit_write(tile); });
   if (submitted) return;
   const MutexLock lock(mutex_);
   stop(tile, submitted.error());
@@ -425,67 +425,6 @@ Result<> TileCache::settle() {
   const MutexLock lock(mutex_);
   if (error_) return *error_;
   return {};
-}
-
-// --- what fails ---------------------------------------------------------------------------------
-
-bool TileCache::again_later(std::uint64_t number) {
-  Tile& tile = tiles_[number];
-  if (tile.attempts == kRetries) return false;
-  const auto delay = kFirstRetry * (1 << 2 * tile.attempts);
-  ++tile.attempts;
-  ++stats_.retries;
-  again_.push_back({number, Clock::now() + delay});
-  return true;
-}
-
-void TileCache::failed(std::uint64_t tile, const Error& error) {
-  if (!again_later(tile)) stop(tile, error);
-}
-
-void TileCache::stop(std::uint64_t tile, const Error& error) {
-  tiles_[tile].attempts = 0;
-  given_up_.push_back(tile);
-  if (!error_) error_ = error;
-  tell_all();
-}
-
-void TileCache::try_what_is_due() {
-  std::vector<std::uint64_t> writes;
-  {
-    const MutexLock lock(mutex_);
-    const auto now = Clock::now();
-    std::vector<std::uint64_t> due;
-    std::erase_if(again_, [&](const Failed& one) {
-      if (one.due > now) return false;
-      due.push_back(one.tile);
-      return true;
-    });
-    for (const std::uint64_t tile : due) {
-      if (tiles_[tile].state == State::reading)
-        submit_read(tile);
-      else
-        writes.push_back(tile);
-    }
-  }
-  for (const std::uint64_t tile : writes)
-    if (resident(tile))
-      write_resident(tile);
-    else
-      write_behind(tile);
-}
-
-void TileCache::go_on() {
-  {
-    const MutexLock lock(mutex_);
-    error_.reset();
-    for (Tile& tile : tiles_) tile.attempts = 0;
-    for (const std::uint64_t tile : given_up_) again_.push_back({tile, Clock::now()});
-    given_up_.clear();
-  }
-  try_what_is_due();
-  const MutexLock lock(mutex_);
-  start_reads();
 }
 
 PagerStats TileCache::stats() const {

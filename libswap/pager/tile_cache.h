@@ -190,12 +190,13 @@ class TileCache {
   void failed(std::uint64_t tile, const Error& error) EBB_REQUIRES(mutex_);
   void stop(std::uint64_t tile, const Error& error) EBB_REQUIRES(mutex_);
   void try_what_is_due() EBB_EXCLUDES(mutex_);
+  std::optional<std::uint64_t> next_due(Clock::time_point now) EBB_EXCLUDES(mutex_);
 
   void wait_until_quiet();
   Result<> copy_tile(std::uint64_t tile, Store& other, std::span<std::byte> room);
 
   std::vector<std::uint64_t> pending_of_cut() const;
-  void write_residents();
+  Result<> write_residents();
   void write_resident(std::uint64_t tile);
   void fetch(std::uint64_t tile);
   void guest_written(std::uint64_t tile, const Result<>& result) EBB_REQUIRES(mutex_);

@@ -8,6 +8,7 @@
 #include "ebb/libswap/store/recovery.h"
 #include "ebb/libswap/store/slot_table.h"
 #include "ebb/libswap/sys/mutex.h"
+#include "ebb/libswap/sys/when_memory.h"
 
 namespace ebb::libswap {
 namespace {
@@ -157,10 +158,12 @@ Result<Store::Write> Store::begin_write(std::uint64_t tile, std::uint64_t step) 
 }
 
 void Store::wrote(Write write) {
+  auto crcs = when_memory(
+      [&] { return std::make_shared<const std::vector<std::uint32_t>>(std::move(write.crcs)); });
   const MutexLock lock(impl_->mutex);
-  impl_->slots.wrote(write.tile, write.step,
-                     {static_cast<std::uint8_t>(write.place.slot), true, write.step,
-                      std::make_shared<const std::vector<std::uint32_t>>(std::move(write.crcs))});
+  impl_->slots.wrote(
+      write.tile, write.step,
+      {static_cast<std::uint8_t>(write.place.slot), true, write.step, std::move(crcs)});
 }
 
 void Store::seal(Write& write, std::span<const std::byte> bytes) const {
