@@ -13,6 +13,16 @@ namespace ebb::libmuon {
 
 using libswap::MutexLock;
 
+namespace {
+
+Error lost(const Flow::Ended& ended) {
+  return {Code::state,
+          "this engine ran out of memory in the middle of a call: " + ended.why->message,
+          "open the store again: the last committed generation resumes"};
+}
+
+}  // namespace
+
 Engine::Engine(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
 Engine::~Engine() { impl_->entry.process().let_go(std::move(impl_)); }
 
@@ -79,6 +89,9 @@ Result<StepResult> Engine::Impl::outcome_of(const Flow::Ended& ended) {
         fate.set(Fate::broken, {Code::state, where + ended.why->message,
                                 "open the store again: the last committed generation resumes"});
       return *ended.why;
+    case Flow::Ended::How::lost:
+      fate.set(Fate::broken, lost(ended));
+      return *ended.why;
   }
   steps.count(gradients->absent());
   gradients->forget();
@@ -113,10 +126,11 @@ Result<> Engine::Impl::ended_well(const Flow::Ended& ended) {
     const MutexLock lock(ending);
     take_counted();
   }
-  if (ended.why) {
+  if (ended.how == Flow::Ended::How::lost)
+    fate.set(Fate::broken, lost(ended));
+  else if (ended.why)
     run->sweep().go_on();  // a tile that could not be read or written still is to be
-    return *ended.why;
-  }
+  if (ended.why) return *ended.why;
   return ended.not_out ? Result<>(*ended.not_out) : Result<>();
 }
 

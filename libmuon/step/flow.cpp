@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "ebb/libswap/sys/thread.h"
+#include "ebb/libswap/sys/when_memory.h"
 
 namespace ebb::libmuon {
 namespace {
@@ -45,6 +46,32 @@ Flow::~Flow() {
     if (thread->joinable()) thread->join();
 }
 
+template <typename Body>
+auto Flow::or_lost(const Body& body) {
+  bool ended = false;
+  auto answer = libswap::or_no_memory([&] {
+    auto answered = body();
+    ended = true;
+    return answered;
+  });
+  if (ended) return answer;
+  const libswap::MutexLock lock(mutex_);
+  lost_ = spoiled_ = true;
+  return answer;
+}
+
+template <typename Body>
+auto Flow::or_apart(const Body& body) {
+  auto answer = or_lost(body);
+  bool lost = false;
+  {
+    const libswap::MutexLock lock(mutex_);
+    lost = lost_;
+  }
+  if (!answer && lost) libswap::when_memory([this] { ranks_.abort(); });
+  return answer;
+}
+
 // Each run once.
 void Flow::serve_sweeps() {
   for (std::uint64_t seen = 0;; ++seen) {
@@ -73,7 +100,7 @@ void Flow::serve_meetings() {
       ++seen;
       continue;
     }
-    Result<bool> brought = bring_early();
+    Result<bool> brought = or_apart([this] { return bring_early(); });
     const libswap::MutexLock lock(mutex_);
     early_under_way_ = false;
     if (!brought)
@@ -91,7 +118,7 @@ void Flow::begin(Work work) {
   EBB_CHECK(!under_way_);
   work_ = std::move(work);
   voted_ = came_ = in_ = swept_ = out_ = 0;
-  spoiled_ = false;
+  spoiled_ = lost_ = false;
   ended_ = {};
   begin_run();
 }
@@ -214,7 +241,7 @@ double Flow::sweeping_s() const {
 }
 
 void Flow::run_sweep() {
-  Result<> answer = work_.sweep();
+  Result<> answer = or_lost(work_.sweep);
   const libswap::MutexLock lock(mutex_);
   sweep_answer_ = std::move(answer);
   rest_sweep();
@@ -223,7 +250,7 @@ void Flow::run_sweep() {
 }
 
 void Flow::run_meetings() {
-  Ended ended = come_to_rest(meet_for_all_chunks());
+  Ended ended = come_to_rest(or_apart([this] { return meet_for_all_chunks(); }));
   const libswap::MutexLock lock(mutex_);
   ended.not_out = std::move(ended_.not_out);
   ended_ = std::move(ended);
@@ -310,20 +337,23 @@ Flow::Ended Flow::come_to_rest(Result<Ended::How> how) {
     ending_ = true;
     changed_.notify_all();
   }
-  Result<> met = how ? Result<>() : how.error();
+  Result<> met = how ? Result<>() : std::move(how).error();
   if (met && *how != Ended::How::whole)
-    if (auto rest = meet(&Flow::at_rest); !rest) met = std::move(rest).error();
+    if (auto rest = or_apart([this] { return meet(&Flow::at_rest); }); !rest)
+      met = std::move(rest).error();
   const libswap::MutexLock lock(mutex_);
   while (sweeping_) changed_.wait(mutex_);
   Ended ended{.begun = in_ > 0, .at = Clock::now()};
   if (!met) {
-    ended.how = Ended::How::apart;
+    ended.how = lost_ ? Ended::How::lost : Ended::How::apart;
     ended.why = std::move(met).error();
-  } else if (*how != Ended::How::whole) {
-    ended.how = *how;
-    ended.why = sweep_answer_ ? Error{Code::peer, "another rank failed while " + work_.doing,
-                                      "its own message says why"}
-                              : sweep_answer_.error();
+  } else if (lost_ || *how != Ended::How::whole) {
+    ended.how = lost_ ? Ended::How::lost : *how;
+    ended.why = sweep_answer_ ? libswap::when_memory([this] {
+      return Error{Code::peer, "another rank failed while " + work_.doing,
+                   "its own message says why"};
+    })
+                              : std::move(sweep_answer_).error();
   }
   return ended;
 }

@@ -10,6 +10,9 @@
 // Between two works the first thread brings what may come early, piece by piece, each when it is
 // ready on all ranks; until then they meet as for a vote. A work that is begun on some rank where
 // the next piece is not ready calls the rest off, for all.
+//
+// Where a thread finds no memory in the middle of a work, who knows what is half done: the work is
+// lost, on this rank, and spoiled on the others.
 #pragma once
 
 #include <chrono>
@@ -50,6 +53,7 @@ class Flow {
       stopped,  // a sweep failed, on some rank: go_on()
       spoiled,  // for good, as it said by spoil()
       apart,    // the ranks cannot meet any more
+      lost,     // memory was not there: like spoiled, whatever began
     };
     How how = How::whole;
     bool begun = false;            // the first chunk's gradients came
@@ -97,6 +101,11 @@ class Flow {
   void serve_sweeps();
   void serve_meetings();
   void begin_run() EBB_REQUIRES(mutex_);
+  // What `body` answers; Code::no_memory, and lost, where it finds none.
+  template <typename Body>
+  auto or_lost(const Body& body);
+  template <typename Body>
+  auto or_apart(const Body& body);  // of the thread that meets: the others are not to wait for it
   void run_sweep();
   void run_meetings();
   Result<Ended::How> meet_for_all_chunks();
@@ -124,6 +133,7 @@ class Flow {
   bool ending_ EBB_GUARDED_BY(mutex_) = false;    // the sweep comes to rest
   bool sweeping_ EBB_GUARDED_BY(mutex_) = false;  // Work::sweep has not returned
   bool spoiled_ EBB_GUARDED_BY(mutex_) = false;
+  bool lost_ EBB_GUARDED_BY(mutex_) = false;
   std::size_t in_ EBB_GUARDED_BY(mutex_) = 0;  // chunks, and so on
   std::size_t swept_ EBB_GUARDED_BY(mutex_) = 0;
   std::size_t out_ EBB_GUARDED_BY(mutex_) = 0;

@@ -48,6 +48,7 @@ Sweep::Sweep(const Parts& parts, TileCache& cache, Ports ports)
       updates_(cache, visits_of_a_step(parts.plan), Stream::Repeats::yes) {}
 
 Sweep::~Sweep() {
+  parts_.pool.help_until_idle();  // kernels of a work that was lost
   for (const Event& orthogonal : orthogonal_) parts_.pool.help_until(orthogonal);
   wait_for_weights();
 }

@@ -125,7 +125,10 @@ Result<std::unique_ptr<Updates>> Updates::make(const Parts& parts, libswap::Pool
   return updates;
 }
 
-Updates::~Updates() { wait(); }
+Updates::~Updates() {
+  pool_.help_until_idle();  // kernels of a work that was lost
+  wait();
+}
 
 Buffer Updates::part(Kind kind, std::size_t turn, const Transit& transit) const {
   return (kind == Kind::update ? rooms_.part_u : rooms_.part_o).at(turn, transit);
