@@ -1,30 +1,11 @@
 // What the functions of ebb.h that take an engine do around their bodies.
 #pragma once
 
-#include <exception>
 
 #include "bindings/c/guarded.h"
 #include "bindings/c/objects.h"
 
 namespace ebb::c {
-
-// An exception that passes by leaves the engine, and perhaps the other ranks, in the middle of
-// something: it is over, on all of them.
-class Passage {
- public:
-  explicit Passage(EngineObject& object) : object_(object) {}
-  ~Passage() {
-    if (std::uncaught_exceptions() <= before_) return;
-    object_.broken = true;
-    object_.ranks->ranks->abort();
-  }
-  Passage(const Passage&) = delete;
-  Passage& operator=(const Passage&) = delete;
-
- private:
-  EngineObject& object_;
-  const int before_ = std::uncaught_exceptions();
-};
 
 // What a call does with the engine that a handle leads to, from any thread.
 template <typename Body>
@@ -34,7 +15,7 @@ ebb_status beside_others(ebb_engine* handle, const Body& body) noexcept {
     if (object->broken)
       return Error{Code::state, "this engine is over: a call ran out of memory in the middle",
                    "close it and open it again: it goes on at its last snapshot"};
-    const Passage passage(*object);
+    const Passage passage(*object->ranks, &object->broken);
     return body(*object);
   });
 }

@@ -102,6 +102,7 @@ Result<> open(const ebb_model* model, ebb_ranks* ranks, const ebb_start* start,
   auto object = std::make_shared<EngineObject>();
   EBB_TRY_ASSIGN(object->ranks, ranks_handles().find(ranks));
   EBB_TRY_ASSIGN(const OnlyCall call, collective_call(*object->ranks));
+  const Passage passage(*object->ranks);
   libmuon::Communicator& comm = *object->ranks->ranks;
   Prepared mine;
   EBB_TRY(libswap::agree_all(comm, prepare(model, start, comm.world(), mine), "opening an engine"));

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <atomic>
+#include <exception>
 #include <map>
 #include <memory>
 #include <optional>
@@ -15,6 +16,7 @@
 #include "ebb/libmuon/step/engine.h"
 #include "ebb/libmuon/step/pinned_checkpoint.h"
 #include "ebb/libswap/queue/io_queue.h"
+#include "ebb/libswap/sys/when_memory.h"
 #include "ebb/libswap/trace.h"
 
 namespace ebb::c {
@@ -49,6 +51,27 @@ class OnlyCall {
 inline Result<OnlyCall> collective_call(RanksObject& ranks) {
   return OnlyCall::enter(ranks.in_call, "ranks, a collective one");
 }
+
+// An exception that passes by leaves these ranks in the middle of something, and perhaps an engine:
+// both are over, and no other rank is to wait for this one.
+class Passage {
+ public:
+  // `broken`: the engine's, or null.
+  explicit Passage(RanksObject& ranks, std::atomic<bool>* broken = nullptr)
+      : ranks_(ranks), broken_(broken) {}
+  ~Passage() {
+    if (std::uncaught_exceptions() <= before_) return;
+    if (broken_ != nullptr) *broken_ = true;
+    libswap::when_memory([this] { ranks_.ranks->abort(); });
+  }
+  Passage(const Passage&) = delete;
+  Passage& operator=(const Passage&) = delete;
+
+ private:
+  RanksObject& ranks_;
+  std::atomic<bool>* const broken_;
+  const int before_ = std::uncaught_exceptions();
+};
 
 // Destroyed from the last to the first.
 struct EngineObject {

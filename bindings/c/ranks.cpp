@@ -43,6 +43,7 @@ Result<> agree(ebb_ranks* handle, int64_t mine, int64_t* smallest) {
   EBB_TRY_ASSIGN(const auto object, ranks_handles().find(handle));
   EBB_TRY(check_place(smallest, "ebb_ranks_agree: smallest"));
   EBB_TRY_ASSIGN(const OnlyCall call, collective_call(*object));
+  const Passage passage(*object);
   EBB_TRY_ASSIGN(*smallest, object->ranks->agree(mine));
   return {};
 }

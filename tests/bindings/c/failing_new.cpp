@@ -36,6 +36,8 @@ void fail_allocation(std::uint64_t k, Of of) {
   anywhere = of == Of::all_threads ? k : 0;
 }
 
+std::uint64_t allocations_left() { return here + anywhere; }
+
 }  // namespace ebb::c
 
 constexpr std::size_t kUsual = alignof(std::max_align_t);

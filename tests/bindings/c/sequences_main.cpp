@@ -349,13 +349,12 @@ void live(std::uint64_t seed, std::uint64_t calls, const std::string& folder, bo
   fail_allocation(0, Of::this_thread);
   ++(opened == EBB_DONE ? counts.opened : counts.refused);
   if (opened == EBB_DONE) {
-    Caller caller(life, draw());
+    Caller caller(life, draw()), beside_it(life, draw());  // before anybody's allocations fail
     const bool beside = draw() % 8 == 0;
     std::thread other;
     if (beside) {
       ++counts.threads;
-      other = std::thread([&life, calls, other_seed = draw()] {
-        Caller beside_it(life, other_seed);
+      other = std::thread([&beside_it, calls] {
         for (std::uint64_t i = 0; i < calls; ++i) beside_it.call_any();
       });
     }

@@ -1,0 +1,234 @@
+// Allocations that fail in every call of ebb.h, one after the other: of the calling thread, and of
+// any. The call answers an error, or does without; the engine goes on, or is closed and opened
+// again.
+#include <gtest/gtest.h>
+
+#include "tests/bindings/c/connected_ranks.h"
+#include "tests/bindings/c/failing_new.h"
+#include "tests/bindings/c/small_model.h"
+#include "tests/support/program.h"
+
+namespace ebb::c {
+namespace {
+
+constexpr std::uint32_t kAll[SmallModel::kParams] = {0, 1, 2, 3};
+
+// A trainer whose allocations fail only inside of the call that a test makes.
+struct Trainer {
+  explicit Trainer(std::string where) : directory(std::move(where)) {}
+  ~Trainer() { close(); }
+  Trainer(const Trainer&) = delete;
+  Trainer& operator=(const Trainer&) = delete;
+
+  ebb_status open() {
+    if (ranks == nullptr) {
+      EXPECT_EQ(ebb_ranks_alone(&ranks), EBB_DONE) << last_message();
+    }
+    return model.open(ranks, directory, &engine);
+  }
+  void close() {
+    if (engine != nullptr) {
+      EXPECT_EQ(ebb_engine_close(engine), EBB_DONE) << last_message();
+    }
+    if (ranks != nullptr) {
+      EXPECT_EQ(ebb_ranks_close(ranks), EBB_DONE) << last_message();
+    }
+    engine = nullptr;
+    ranks = nullptr;
+    given = false;
+  }
+  ebb_status give() {
+    const ebb_status status =
+        ebb_engine_gradients(engine, kAll, gradients.data(), nullptr, SmallModel::kParams);
+    given = status == EBB_DONE;
+    return status;
+  }
+  ebb_status step() {
+    given = false;
+    return ebb_engine_step(engine, nullptr, nullptr);
+  }
+
+  const std::string directory;
+  SmallModel model;
+  std::vector<ebb_buffer> gradients = SmallModel::buffers(model.gradients);
+  std::vector<std::vector<float>> state = SmallModel().weights;
+  std::vector<ebb_buffer> states = SmallModel::buffers(state);
+  ebb_ranks* ranks = nullptr;
+  ebb_engine* engine = nullptr;
+  bool given = false;                   // the gradients of a step
+  std::string other = directory + "-";  // where no store is
+};
+
+struct Call {
+  const char* name;
+  ebb_status (*make)(Trainer&);
+  ebb_status (*before)(Trainer&) = nullptr;  // with all the memory
+};
+
+ebb_status give(Trainer& trainer) { return trainer.give(); }
+ebb_status step(Trainer& trainer) { return trainer.step(); }
+ebb_status use_what_was_given(Trainer& trainer) {
+  return trainer.given ? trainer.step() : EBB_DONE;
+}
+ebb_status give_and_begin(Trainer& trainer) {
+  trainer.give();
+  return ebb_engine_begin_step(trainer.engine, nullptr, nullptr);
+}
+ebb_status snapshot(Trainer& trainer) { return ebb_engine_snapshot(trainer.engine, nullptr); }
+ebb_status wait_snapshot(Trainer& trainer) {
+  return ebb_engine_wait_snapshot(trainer.engine, nullptr);
+}
+ebb_status text(ebb_status (*call)(ebb_engine*, char**), Trainer& trainer) {
+  char* json = nullptr;
+  const ebb_status status = call(trainer.engine, &json);
+  ebb_free(json);
+  return status;
+}
+
+const Call kCalls[] = {
+    {"gradients", give, use_what_was_given},
+    {"step", step, give},
+    {"begin_step", [](Trainer& t) { return ebb_engine_begin_step(t.engine, nullptr, nullptr); },
+     give},
+    {"wait_step", [](Trainer& t) { return ebb_engine_wait_step(t.engine, nullptr); },
+     give_and_begin},
+    {"wait_parameter", [](Trainer& t) { return ebb_engine_wait_parameter(t.engine, 1); },
+     give_and_begin},
+    {"install_weights", [](Trainer& t) { return ebb_engine_install_weights(t.engine); }},
+    {"take_weights",
+     [](Trainer& t) { return ebb_engine_take_weights(t.engine, kAll, SmallModel::kParams); }},
+    {"read_state",
+     [](Trainer& t) {
+       return ebb_engine_read_state(t.engine, "master", kAll, t.states.data(), SmallModel::kParams);
+     }},
+    {"write_state",
+     [](Trainer& t) {
+       return ebb_engine_write_state(t.engine, "master", kAll, t.states.data(), SmallModel::kParams,
+                                     -1);
+     }},
+    {"set", [](Trainer& t) { return ebb_engine_set(t.engine, 0, "lr", 0.1); }},
+    {"set_blob", [](Trainer& t) { return ebb_engine_set_blob(t.engine, "place", "12", 2); }},
+    {"snapshot", snapshot, wait_snapshot},
+    {"wait_snapshot", wait_snapshot, snapshot},
+    {"abandon", [](Trainer& t) { return ebb_engine_abandon(t.engine); },
+     [](Trainer& t) {
+       snapshot(t);
+       return wait_snapshot(t);
+     }},
+    {"about", [](Trainer& t) { return text(ebb_engine_about, t); }},
+    {"stats", [](Trainer& t) { return text(ebb_engine_stats, t); }},
+    {"save_to", [](Trainer& t) { return ebb_engine_save_to(t.engine, t.other.c_str()); },
+     [](Trainer& t) -> ebb_status {
+       t.other += "x";
+       return EBB_DONE;
+     }},
+    {"close",
+     [](Trainer& t) {
+       const ebb_status status = ebb_engine_close(t.engine);
+       if (status == EBB_DONE) t.engine = nullptr;
+       return status;
+     }},
+    {"ranks_agree",
+     [](Trainer& t) {
+       std::int64_t smallest = 0;
+       return ebb_ranks_agree(t.ranks, 1, &smallest);
+     }},
+    {"model_plan",
+     [](Trainer& t) {
+       ebb_plan plan = {};
+       plan.size = sizeof(plan);
+       return ebb_model_plan(&t.model.model, 0, 1, &plan);
+     }},
+};
+
+// What a failing allocation may lead to.
+void expect_said(ebb_status status, std::string_view call, std::uint64_t k) {
+  EXPECT_TRUE(status == EBB_DONE || (status <= EBB_USAGE && status >= EBB_CANCELLED));
+  EXPECT_EQ(ebb_last_error()->code, status) << call << ", allocation " << k;
+  EXPECT_EQ(last_message().empty(), status == EBB_DONE) << call << ", allocation " << k;
+}
+
+class WithoutMemory : public testing::TestWithParam<std::tuple<Call, Of>> {};
+
+TEST_P(WithoutMemory, ACallAnswersAndTheEngineGoesOnOrIsOpenedAgain) {
+  const auto& [call, of] = GetParam();
+  const test_support::ScratchDirectory scratch;
+  Trainer trainer(scratch / "swap");
+  std::uint64_t left = 0;
+  for (std::uint64_t k = 1; left == 0; k += 1 + k / 4) {
+    const ebb_status ready = trainer.engine == nullptr ? trainer.open() : EBB_DONE;
+    ASSERT_EQ(ready, EBB_DONE) << "before allocation " << k << ": " << last_message();
+    const ebb_status done = call.before != nullptr ? call.before(trainer) : EBB_DONE;
+    ASSERT_EQ(done, EBB_DONE) << "before allocation " << k << ": " << last_message();
+    fail_allocation(k, of);
+    const ebb_status status = call.make(trainer);
+    left = allocations_left();
+    fail_allocation(0, of);
+    expect_said(status, call.name, k);
+    EXPECT_TRUE(left == 0 || status == EBB_DONE) << last_message();
+    if (status != EBB_DONE) trainer.close();
+    // A step that is under way may still be told of it.
+    if (trainer.engine != nullptr && ebb_engine_wait_step(trainer.engine, nullptr) != EBB_DONE &&
+        last_message() != "no step was begun")
+      trainer.close();
+  }
+}
+
+std::string name_of(const testing::TestParamInfo<std::tuple<Call, Of>>& one) {
+  const auto& [call, of] = one.param;
+  return std::string(call.name) + (of == Of::this_thread ? "_of_its_own" : "_of_all");
+}
+INSTANTIATE_TEST_SUITE_P(Calls, WithoutMemory,
+                         testing::Combine(testing::ValuesIn(kCalls),
+                                          testing::Values(Of::this_thread, Of::all_threads)),
+                         name_of);
+
+class OpenWithoutMemory : public testing::TestWithParam<Of> {};
+
+TEST_P(OpenWithoutMemory, IsTriedAgainOnFreshRanks) {
+  const test_support::ScratchDirectory scratch;
+  std::uint64_t left = 0;
+  for (std::uint64_t k = 1; left == 0; k += 1 + k / 8) {
+    Trainer trainer(scratch / std::to_string(k % 3));  // with a store, or without
+    EXPECT_EQ(ebb_ranks_alone(&trainer.ranks), EBB_DONE);
+    fail_allocation(k, GetParam());
+    const ebb_status status = trainer.open();
+    left = allocations_left();
+    fail_allocation(0, GetParam());
+    expect_said(status, "open", k);
+    EXPECT_TRUE(left == 0 || status == EBB_DONE) << last_message();
+    if (status == EBB_DONE) continue;
+    trainer.close();
+    EXPECT_EQ(trainer.open(), EBB_DONE) << "behind allocation " << k << ": " << last_message();
+  }
+}
+INSTANTIATE_TEST_SUITE_P(Open, OpenWithoutMemory, testing::Values(Of::this_thread, Of::all_threads),
+                         [](const auto& one) {
+                           return std::string(one.param == Of::this_thread ? "of_its_own"
+                                                                           : "of_all");
+                         });
+
+// Rank 1 runs out of memory where rank 0 waits for it.
+TEST(RanksWithoutMemory, AnOpenThatFailsOnOneKeepsNobodyWaiting) {
+  const test_support::ScratchDirectory scratch;
+  std::atomic<std::uint64_t> left = 0;
+  const auto open = [&](std::uint64_t k) {
+    on_ranks([&](std::uint32_t rank, ebb_ranks* ranks) {
+      SmallModel model(kWorld);
+      ebb_engine* engine = nullptr;
+      const std::string directory = scratch / std::to_string(k);
+      if (rank == 1) fail_allocation(k, Of::this_thread);
+      const ebb_status status = model.open(ranks, directory, &engine);
+      if (rank == 1) left = allocations_left();
+      if (rank == 1) fail_allocation(0, Of::this_thread);
+      expect_said(status, "open", k);
+      EXPECT_TRUE(k > 0 || status == EBB_DONE) << last_message();
+      EXPECT_EQ(ebb_engine_close(engine), status == EBB_DONE ? EBB_DONE : EBB_USAGE);
+    });
+  };
+  for (std::uint64_t k = 1; k == 1 || left == 0; k += 1 + k / 3) open(k);
+  open(0);
+}
+
+}  // namespace
+}  // namespace ebb::c
