@@ -89,27 +89,31 @@ Result<> read_start(const ebb_start* given, const Described& model, Given& out) 
 struct Prepared {
   Described model;
   Given given;
+  std::unique_ptr<libswap::IoQueue> io;
 };
 Result<> prepare(const ebb_model* model, const ebb_start* start, std::uint32_t world,
                  Prepared& out) {
   EBB_TRY_ASSIGN(out.model, described(model, world));
-  return read_start(start, out.model, out.given);
+  EBB_TRY(read_start(start, out.model, out.given));
+  EBB_TRY_ASSIGN(auto disk, libswap::open_backend(libswap::BackendChoice::automatic));
+  EBB_TRY_ASSIGN(out.io, libswap::IoQueue::start(std::move(disk.backend), {}));
+  return {};
 }
 
 Result<> open(const ebb_model* model, ebb_ranks* ranks, const ebb_start* start,
               ebb_engine** place) {
   EBB_TRY(check_place(place, "ebb_engine_open: engine"));
+  EBB_TRY_ASSIGN(const auto known, ranks_handles().find(ranks));
+  EBB_TRY_ASSIGN(const OnlyCall call, collective_call(*known));
+  const Passage passage(*known);
   auto object = std::make_shared<EngineObject>();
-  EBB_TRY_ASSIGN(object->ranks, ranks_handles().find(ranks));
-  EBB_TRY_ASSIGN(const OnlyCall call, collective_call(*object->ranks));
-  const Passage passage(*object->ranks);
-  libmuon::Communicator& comm = *object->ranks->ranks;
+  object->ranks = known;
+  libmuon::Communicator& comm = *known->ranks;
   Prepared mine;
   EBB_TRY(libswap::agree_all(comm, prepare(model, start, comm.world(), mine), "opening an engine"));
   EngineConfig& config = mine.model.config;
   object->device = std::move(mine.model.device);
-  EBB_TRY_ASSIGN(auto disk, libswap::open_backend(libswap::BackendChoice::automatic));
-  EBB_TRY_ASSIGN(object->io, libswap::IoQueue::start(std::move(disk.backend), {}));
+  object->io = std::move(mine.io);
   EBB_TRY_ASSIGN(auto directory,
                  SwapDirectory::open(*object->io, mine.given.directory, comm, mine.given.sources));
   object->directories.push_back(std::move(directory));

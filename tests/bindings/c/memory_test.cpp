@@ -3,6 +3,8 @@
 // again.
 #include <gtest/gtest.h>
 
+#include <latch>
+
 #include "tests/bindings/c/connected_ranks.h"
 #include "tests/bindings/c/failing_new.h"
 #include "tests/bindings/c/small_model.h"
@@ -213,6 +215,7 @@ TEST(RanksWithoutMemory, AnOpenThatFailsOnOneKeepsNobodyWaiting) {
   const test_support::ScratchDirectory scratch;
   std::atomic<std::uint64_t> left = 0;
   const auto open = [&](std::uint64_t k) {
+    std::latch returned(kWorld);  // nobody closes its ranks before
     on_ranks([&](std::uint32_t rank, ebb_ranks* ranks) {
       SmallModel model(kWorld);
       ebb_engine* engine = nullptr;
@@ -222,6 +225,8 @@ TEST(RanksWithoutMemory, AnOpenThatFailsOnOneKeepsNobodyWaiting) {
       if (rank == 1) left = allocations_left();
       if (rank == 1) fail_allocation(0, Of::this_thread);
       expect_said(status, "open", k);
+      EXPECT_EQ(last_message().find(" ms"), std::string::npos) << last_message();
+      returned.arrive_and_wait();
       EXPECT_TRUE(k > 0 || status == EBB_DONE) << last_message();
       EXPECT_EQ(ebb_engine_close(engine), status == EBB_DONE ? EBB_DONE : EBB_USAGE);
     });

@@ -377,8 +377,10 @@ int main(int argc, char** argv) {
   };
   if (has("memory")) ebb::c::Caller::failing() = ebb::c::Of::this_thread;
   if (has("all-memory")) ebb::c::Caller::failing() = ebb::c::Of::all_threads;
-  char folder[] = "/var/tmp/ebb-c-sequences.XXXXXX";
-  if (::mkdtemp(folder) == nullptr) return 2;
+  const char* const above = std::getenv("TMPDIR");
+  std::string folder =
+      std::string(above != nullptr ? above : "/var/tmp") + "/ebb-c-sequences.XXXXXX";
+  if (::mkdtemp(folder.data()) == nullptr) return 2;
   for (std::uint64_t i = 0; i < number(2); ++i) {
     if (ebb::c::verbose) {
       std::printf("seed %llu\n", static_cast<unsigned long long>(number(1) + i));
