@@ -5,6 +5,7 @@
 #include <set>
 #include <tuple>
 
+#include "ebb/libswap/sys/when_memory.h"
 #include "ebb/libswap/trace_json.h"
 
 namespace ebb::libswap {
@@ -90,13 +91,19 @@ void Trace::start() {
   on_.store(true, std::memory_order_relaxed);
 }
 
+// Spans end where nothing may throw: without memory for one more it stops, and what was stays.
 void Trace::put(const Span& span) {
   if (!on_.load(std::memory_order_relaxed)) return;
   const MutexLock lock(mutex_);
-  if (ring_.size() < most_spans_)
-    ring_.push_back(span);
-  else
+  if (ring_.size() == most_spans_) {
     ring_[added_ % most_spans_] = span;
+  } else if (!or_no_memory([&]() EBB_REQUIRES(mutex_) {
+               ring_.push_back(span);
+               return Result<>();
+             })) {
+    stop();
+    return;
+  }
   ++added_;
 }
 

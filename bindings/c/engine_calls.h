@@ -1,7 +1,6 @@
 // What the functions of ebb.h that take an engine do around their bodies.
 #pragma once
 
-
 #include "bindings/c/guarded.h"
 #include "bindings/c/objects.h"
 

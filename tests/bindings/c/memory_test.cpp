@@ -29,12 +29,16 @@ struct Trainer {
     return model.open(ranks, directory, &engine);
   }
   void close() {
+    if (pinned != nullptr) {
+      EXPECT_EQ(ebb_pinned_close(pinned), EBB_DONE) << last_message();
+    }
     if (engine != nullptr) {
       EXPECT_EQ(ebb_engine_close(engine), EBB_DONE) << last_message();
     }
     if (ranks != nullptr) {
       EXPECT_EQ(ebb_ranks_close(ranks), EBB_DONE) << last_message();
     }
+    pinned = nullptr;
     engine = nullptr;
     ranks = nullptr;
     given = false;
@@ -57,6 +61,7 @@ struct Trainer {
   std::vector<ebb_buffer> states = SmallModel::buffers(state);
   ebb_ranks* ranks = nullptr;
   ebb_engine* engine = nullptr;
+  ebb_pinned* pinned = nullptr;
   bool given = false;                   // the gradients of a step
   std::string other = directory + "-";  // where no store is
 };
@@ -79,6 +84,19 @@ ebb_status give_and_begin(Trainer& trainer) {
 ebb_status snapshot(Trainer& trainer) { return ebb_engine_snapshot(trainer.engine, nullptr); }
 ebb_status wait_snapshot(Trainer& trainer) {
   return ebb_engine_wait_snapshot(trainer.engine, nullptr);
+}
+ebb_status snapshot_whole(Trainer& trainer) {
+  snapshot(trainer);
+  return wait_snapshot(trainer);
+}
+ebb_status pin(Trainer& trainer) {
+  if (trainer.pinned != nullptr) ebb_pinned_close(trainer.pinned);
+  trainer.pinned = nullptr;
+  return ebb_engine_pin(trainer.engine, &trainer.pinned);
+}
+ebb_status give_and_trace(Trainer& trainer) {
+  trainer.give();
+  return ebb_engine_begin_trace(trainer.engine);
 }
 ebb_status text(ebb_status (*call)(ebb_engine*, char**), Trainer& trainer) {
   char* json = nullptr;
@@ -112,10 +130,22 @@ const Call kCalls[] = {
     {"set_blob", [](Trainer& t) { return ebb_engine_set_blob(t.engine, "place", "12", 2); }},
     {"snapshot", snapshot, wait_snapshot},
     {"wait_snapshot", wait_snapshot, snapshot},
-    {"abandon", [](Trainer& t) { return ebb_engine_abandon(t.engine); },
+    {"abandon", [](Trainer& t) { return ebb_engine_abandon(t.engine); }, snapshot_whole},
+    {"pin", pin, snapshot_whole},
+    {"pinned_write",
      [](Trainer& t) {
-       snapshot(t);
-       return wait_snapshot(t);
+       return ebb_pinned_write(t.pinned, "safetensors", 1, t.other.c_str(), 2, nullptr);
+     },
+     [](Trainer& t) -> ebb_status {
+       t.other += "x";
+       if (t.pinned != nullptr) return EBB_DONE;
+       return snapshot_whole(t) == EBB_DONE ? pin(t) : EBB_STATE;
+     }},
+    {"traced_step", step, give_and_trace},
+    {"end_trace", [](Trainer& t) { return text(ebb_engine_end_trace, t); },
+     [](Trainer& t) {
+       give_and_trace(t);
+       return t.step();
      }},
     {"about", [](Trainer& t) { return text(ebb_engine_about, t); }},
     {"stats", [](Trainer& t) { return text(ebb_engine_stats, t); }},
