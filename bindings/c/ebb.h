@@ -393,11 +393,14 @@ EBB_API ebb_status ebb_engine_abandon(ebb_engine* engine) EBB_NOEXCEPT;
 EBB_API ebb_status ebb_engine_save_to(ebb_engine* engine, const char* directory) EBB_NOEXCEPT;
 
 /* [C] A state by its name ("master", "momentum_buffer", "exp_avg", "exp_avg_sq"), between steps:
- * each rank what it holds of these parameters as weights, in fp32. */
+ * each rank what it holds of these parameters as weights, in fp32. Masters in halves ("U16") are
+ * whole here: EBB_STATE where somebody wrote to a bound weight, which is one half. */
 EBB_API ebb_status ebb_engine_read_state(ebb_engine* engine, const char* state,
                                          const uint32_t* params, const ebb_buffer* into,
                                          uint32_t count) EBB_NOEXCEPT;
-/* [C] `taken`: how many steps these parameters have taken then; -1: as they have. */
+/* [C] `taken`: how many steps these parameters have taken then; -1: as they have. Of masters in
+ * halves the bound weights are written, too: copies alike; EBB_UNSUPPORTED for what is not finite.
+ */
 EBB_API ebb_status ebb_engine_write_state(ebb_engine* engine, const char* state,
                                           const uint32_t* params, const ebb_buffer* from,
                                           uint32_t count, int64_t taken) EBB_NOEXCEPT;

@@ -2,9 +2,11 @@
 // pool; Newton-Schulz is a chain of the pool.
 #include <algorithm>
 #include <array>
+#include <bit>
 #include <cstring>
 #include <vector>
 
+#include "ebb/formats/core/halves.h"
 #include "ebb/libmuon/kernels/element.h"
 #include "ebb/libmuon/kernels/kernels.h"
 #include "ebb/libmuon/kernels/table.h"
@@ -198,6 +200,10 @@ class HostKernels : public Kernels {
         copy_all(range.w, range.out);
         continue;
       }
+      if (range.w.dtype == DType::u16 || range.out.dtype == DType::u16) {
+        move_lows(range);
+        continue;
+      }
       in_pieces(range.w, [&](std::uint64_t first, std::span<const float> w) {
         copy_out(w, range.out, first);
       });
@@ -330,6 +336,20 @@ class HostKernels : public Kernels {
     what_.pool.run(formats::div_ceil(from.elems, kPoolElems), [&](std::size_t i) {
       const std::uint64_t first = i * kPoolElems, count = std::min(kPoolElems, from.elems - first);
       std::ranges::copy(from.sub(first, count).bytes(), to.sub(first, count).bytes().begin());
+    });
+  }
+
+  void move_lows(const OutRange& range) {
+    what_.pool.run(formats::div_ceil(range.w.elems, kPoolElems), [&](std::size_t i) {
+      const std::uint64_t first = i * kPoolElems;
+      const std::uint64_t count = std::min(kPoolElems, range.w.elems - first);
+      const Buffer w = range.w.sub(first, count), out = range.out.sub(first, count);
+      if (out.dtype == DType::u16)
+        std::ranges::transform(w.floats(), out.u16s().begin(), formats::low_half);
+      else
+        std::ranges::transform(w.u16s(), out.floats().begin(), [](std::uint16_t low) {
+          return std::bit_cast<float>(std::uint32_t{low});
+        });
     });
   }
 

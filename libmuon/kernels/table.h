@@ -60,7 +60,9 @@ struct FinishRange {
   libswap::Buffer o, w, out;
   libswap::Buffer high = {};
 };
-// out <- w, as what `out` is: rounded as a step hands weights out. w: fp32 or bf16.
+// out <- w, as what `out` is: rounded as a step hands weights out. w: fp32 or bf16. Low halves,
+// u16, are bits that travel in the room of fp32: out <- those bits, above them 0; or out <- the low
+// half of w, whatever w is. The host's kernels alone.
 struct OutRange {
   libswap::Buffer w, out;
 };

@@ -84,13 +84,15 @@ class Engine {
   // [C] Copies a state of these parameters, each rank what it holds of them as weights
   // (StateBuffer), from wherever it lies: "master", "momentum_buffer", "exp_avg" or "exp_avg_sq";
   // the same parameters on all ranks. Between steps, in portions within the budget. Code::usage for
-  // a parameter that has no such state; Code::unsupported for what is kept in int8 blocks or
-  // halves.
+  // a parameter that has no such state; Code::unsupported for what is kept in int8 blocks. Masters
+  // in halves are joined: Code::state for weights that somebody else wrote to, as before a step.
   Result<> read_state(std::string_view state, std::span<const StateBuffer> into);
   // [C] The other way, rounded to what the state is kept as; `taken`: how many steps these
   // parameters have taken then, which AdamW's bias correction counts. Masters that are written are
   // handed out by install_weights(). After an I/O error a part was written: nothing but
   // abandon_step(), stats() and the destructor is answered (Code::state) before that went back.
+  // Of masters in halves the bound weights are the high ones: they are written, too, each rank's
+  // from what it gave, so that copies must be alike. Code::unsupported for what is not finite.
   Result<> write_state(std::string_view state, std::span<const StateBuffer> from,
                        std::optional<std::uint64_t> taken = {});
 

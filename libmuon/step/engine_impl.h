@@ -59,6 +59,11 @@ struct Engine::Impl {
   // [C]
   Result<NamedState> agree_on_state(std::string_view state, std::span<const StateBuffer> buffers,
                                     std::optional<std::uint64_t> taken);
+  // Whether it is the low halves of masters that travel.
+  bool in_halves(const NamedState& state) const;
+  Result<> can_part(std::span<const StateBuffer> masters) const;
+  // What is bound becomes the high halves.
+  void part(std::span<const StateBuffer> masters);
 
   // before_step.cpp
   Result<> check_ready(const StepArgs& args) const;

@@ -35,10 +35,12 @@ void HandedOut::forget() {
     for (Run& run : runs) run.noted = false;
 }
 
-std::vector<std::uint32_t> HandedOut::changed(libswap::Pool& pool, const Place& place) const {
+std::vector<std::uint32_t> HandedOut::changed(libswap::Pool& pool, const Place& place,
+                                              const Travels& of) const {
   std::vector<const Run*> all;
   for (const auto& runs : runs_)
-    for (const Run& run : runs) all.push_back(&run);
+    for (const Run& run : runs)
+      if (!of || of(run.part.param)) all.push_back(&run);
   std::vector<std::uint8_t> same(all.size());
   pool.run(all.size(), [&](std::size_t i) {
     same[i] = formats::crc32c(0, place(all[i]->part).bytes()) == all[i]->crc ? 1 : 0;

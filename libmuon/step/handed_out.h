@@ -30,8 +30,9 @@ class HandedOut {
   // Whether all were noted since forget().
   bool all() const;
   void forget();
-  // The parameters of which a run is not what was noted, ascending. REQUIRES: all().
-  std::vector<std::uint32_t> changed(libswap::Pool& pool, const Place& place) const;
+  // Of these parameters, those of which a run is not what was noted, ascending. REQUIRES: all().
+  std::vector<std::uint32_t> changed(libswap::Pool& pool, const Place& place,
+                                     const Travels& of) const;
 
  private:
   struct Run {

@@ -1,6 +1,8 @@
-// A state is read, or written, by its name.
+// A state is read, or written, by its name. Of masters in halves the low ones travel, in the room
+// of fp32: the high ones are what each rank has bound, of the same elements, in the same order.
 #include <algorithm>
 #include <set>
+#include <utility>
 
 #include "ebb/libmuon/step/engine_impl.h"
 #include "ebb/libmuon/step/trainer_buffer.h"
@@ -18,6 +20,12 @@ bool has_state(const EngineConfig& config, const Columns& columns, std::uint32_t
   });
 }
 
+Travels params_of(std::span<const StateBuffer> buffers) {
+  std::set<std::uint32_t> all;
+  for (const StateBuffer& buffer : buffers) all.insert(buffer.param);
+  return [all = std::move(all)](std::uint32_t param) { return all.contains(param); };
+}
+
 }  // namespace
 
 Result<std::uint32_t> Engine::Impl::can_copy(std::string_view state,
@@ -31,8 +39,7 @@ Result<std::uint32_t> Engine::Impl::can_copy(std::string_view state,
     return Error{Code::unsupported,
                  compose("{} has a shape of its own and is not copied by name", state),
                  "a snapshot has it: open_export()"};
-  const DType dtype = plan.columns().dtype(number);
-  if (dtype != DType::f32 && dtype != DType::bf16)
+  if (const DType dtype = plan.columns().dtype(number); dtype == DType::i8)
     return Error{Code::unsupported,
                  compose("{} is kept as {}, which is not copied by name", state, name_of(dtype)),
                  "a snapshot has it: open_export()"};
@@ -76,13 +83,32 @@ Result<NamedState> Engine::Impl::agree_on_state(std::string_view state,
   return NamedState(setup.plan(), setup.routes, *number, sorted, static_cast<std::uint64_t>(most));
 }
 
+bool Engine::Impl::in_halves(const NamedState& state) const {
+  return state.state() == kMaster && setup.in_halves();
+}
+
+Result<> Engine::Impl::can_part(std::span<const StateBuffer> masters) const {
+  for (const StateBuffer& some : masters) EBB_TRY(weights.can_part(some, *computing));
+  return {};
+}
+
+void Engine::Impl::part(std::span<const StateBuffer> masters) {
+  for (const StateBuffer& some : masters) weights.part(some, computing->pool());
+  weights.taken(params_of(masters));
+}
+
 Result<> Engine::read_state(std::string_view state, std::span<const StateBuffer> into) {
   EBB_TRY_ASSIGN(const Entry::Inside inside, impl_->entry.alone("read_state"));
   Impl& self = *impl_;
   self.end_step();
   EBB_TRY_ASSIGN(const NamedState named, self.agree_on_state(state, into, {}));
   if (named.portions() == 0) return {};
-  return self.ended_well(self.run->read_state(named));
+  if (!self.in_halves(named)) return self.ended_well(self.run->read_state(named));
+  libswap::Pool& pool = self.computing->pool();
+  EBB_TRY(self.agree_all(self.weights.unchanged(pool, params_of(into)), "reading its high halves"));
+  EBB_TRY(self.ended_well(self.run->read_state(named)));
+  for (const StateBuffer& lows : into) self.weights.join(lows, pool);
+  return {};
 }
 
 // A generation that is being written is of before.
@@ -93,7 +119,10 @@ Result<> Engine::write_state(std::string_view state, std::span<const StateBuffer
   self.end_step();
   EBB_TRY_ASSIGN(const NamedState named, self.agree_on_state(state, from, taken));
   if (named.portions() == 0) return {};
+  const bool halves = self.in_halves(named);
+  if (halves) EBB_TRY(self.agree_all(self.can_part(from), "writing its high halves"));
   EBB_TRY(self.home.settle(libswap::Snapshots::Mode::wait));
+  if (halves) self.weights.set_kept(std::nullopt);
   if (Result<> ended = self.ended_well(self.run->write_state(named)); !ended) {
     self.fate.set(
         Fate::writing,
@@ -101,6 +130,7 @@ Result<> Engine::write_state(std::string_view state, std::span<const StateBuffer
          "abandon_step() goes back to the last committed generation"});
     return ended;
   }
+  if (halves) self.part(from);
   if (taken)
     for (const StateBuffer& buffer : from) self.steps.set_taken(buffer.param, *taken);
   return {};

@@ -1,7 +1,9 @@
 #include "ebb/libmuon/step/weights.h"
 
+#include <algorithm>
 #include <cmath>
 
+#include "ebb/formats/core/halves.h"
 #include "ebb/libmuon/step/trainer_buffer.h"
 
 namespace ebb::libmuon {
@@ -9,6 +11,23 @@ namespace ebb::libmuon {
 using libswap::Buffer;
 
 namespace {
+
+constexpr std::uint64_t kPoolElems = 64u << 10;
+
+// job(first, count) for pieces of so many elements.
+template <typename Job>
+void in_pieces(libswap::Pool& pool, std::uint64_t elems, const Job& job) {
+  pool.run(formats::div_ceil(elems, kPoolElems), [&](std::size_t i) {
+    const std::uint64_t first = i * kPoolElems;
+    job(first, std::min(kPoolElems, elems - first));
+  });
+}
+
+bool all_finite(const Buffer& values, Side side, const Computing& computing) {
+  if (values.empty()) return true;
+  const LookRange range{.g = values, .in_norm = false};
+  return std::isfinite(computing.look({&range, 1}, side).largest);
+}
 
 // By parameter: the last chunk with weights of it.
 std::vector<std::size_t> last_chunks(const Chunks& chunks, std::size_t params) {
@@ -39,10 +58,7 @@ Result<> Weights::bind(std::uint32_t param, const Buffer& my_pieces) {
 }
 
 Result<> Weights::finite(std::uint32_t param, const Computing& computing) const {
-  const LookRange range{.g = *bound_[param], .in_norm = false};
-  if (range.g.empty()) return {};
-  const Look found = computing.look({&range, 1}, setup_.config.weights_on);
-  if (std::isfinite(found.largest)) return {};
+  if (all_finite(*bound_[param], setup_.config.weights_on, computing)) return {};
   return Error{Code::usage,
                compose("the weights of {} on rank {} are not finite",
                        setup_.config.model.params[param].name, index_of(setup_.rank()))};
@@ -84,21 +100,25 @@ void Weights::forget_handed_out() {
   if (handed_out_) handed_out_->forget();
 }
 
-Result<std::vector<std::uint32_t>> Weights::changed(libswap::Pool& pool) const {
-  if (!handed_out_->all())
-    return Error{Code::usage,
-                 "the bound weights are the high halves of masters, and were not handed out yet",
-                 "call install_weights() first"};
-  return handed_out_->changed(pool, [this](const Transit& part) { return of(part); });
+Result<> Weights::were_handed_out() const {
+  if (handed_out_->all()) return {};
+  return Error{Code::usage,
+               "the bound weights are the high halves of masters, and were not handed out yet",
+               "call install_weights() first"};
+}
+
+Result<std::vector<std::uint32_t>> Weights::changed(libswap::Pool& pool, const Travels& of) const {
+  EBB_TRY(were_handed_out());
+  return handed_out_->changed(pool, [this](const Transit& part) { return this->of(part); }, of);
 }
 
 void Weights::taken(const Travels& of) {
   for (std::size_t chunk = 0; chunk < setup_.chunks().count(); ++chunk) handed_out(chunk, of);
 }
 
-Result<> Weights::unchanged(libswap::Pool& pool) const {
+Result<> Weights::unchanged(libswap::Pool& pool, const Travels& of) const {
   if (!handed_out_) return {};
-  EBB_TRY_ASSIGN(const std::vector<std::uint32_t> others, changed(pool));
+  EBB_TRY_ASSIGN(const std::vector<std::uint32_t> others, changed(pool, of));
   if (others.empty()) return {};
   return Error{Code::state,
                compose("parameter {}: its weights on rank {} are not those that were handed out: "
@@ -106,6 +126,33 @@ Result<> Weights::unchanged(libswap::Pool& pool) const {
                        setup_.config.model.params[others.front()].name, index_of(setup_.rank())),
                "take_weights() makes them its master; or put back what was there; or "
                "abandon_step() goes back to the last committed generation"};
+}
+
+void Weights::join(const StateBuffer& lows, libswap::Pool& pool) const {
+  in_pieces(pool, lows.pieces.elems, [&](std::uint64_t first, std::uint64_t count) {
+    const auto masters = lows.pieces.sub(first, count).floats();
+    std::ranges::transform(bound_[lows.param]->sub(first, count).bf16s(), masters, masters.begin(),
+                           [](std::uint16_t high, float low) {
+                             return formats::joined(high, formats::low_half(low));
+                           });
+  });
+}
+
+Result<> Weights::can_part(const StateBuffer& masters, const Computing& computing) const {
+  EBB_TRY(were_handed_out());
+  if (all_finite(masters.pieces, Side::host, computing)) return {};
+  return Error{Code::unsupported,
+               compose("master of {} on rank {} is not finite: it cannot be kept in halves",
+                       setup_.config.model.params[masters.param].name, index_of(setup_.rank())),
+               "keep master in fp32"};
+}
+
+void Weights::part(const StateBuffer& masters, libswap::Pool& pool) const {
+  in_pieces(pool, masters.pieces.elems, [&](std::uint64_t first, std::uint64_t count) {
+    std::ranges::transform(masters.pieces.sub(first, count).floats(),
+                           bound_[masters.param]->sub(first, count).bf16s().begin(),
+                           formats::high_half);
+  });
 }
 
 }  // namespace ebb::libmuon

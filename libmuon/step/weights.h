@@ -17,6 +17,7 @@
 #include "ebb/libmuon/step/computing.h"
 #include "ebb/libmuon/step/handed_out.h"
 #include "ebb/libmuon/step/setup.h"
+#include "ebb/libmuon/step/state_buffer.h"
 
 namespace ebb::libmuon {
 
@@ -42,16 +43,24 @@ class Weights {
 
   // Notes that a chunk's weights lie where they are bound, as far as they travelled.
   void handed_out(std::size_t chunk, const Travels& travels);
-  // Checks that the high halves are what was handed out; there is nothing to check where masters
-  // are whole.
-  Result<> unchanged(libswap::Pool& pool) const;
+  // Checks that the high halves, of these parameters, are what was handed out; there is nothing to
+  // check where masters are whole.
+  Result<> unchanged(libswap::Pool& pool, const Travels& of = {}) const;
   // Forgets what was handed out: the state is another one.
   void forget_handed_out();
-  // The parameters of which this rank's weights are not what was handed out, where masters are in
-  // halves. Code::usage where nothing was yet.
-  Result<std::vector<std::uint32_t>> changed(libswap::Pool& pool) const;
+  // Of these parameters, those of which this rank's weights are not what was handed out, where
+  // masters are in halves. Code::usage where nothing was yet.
+  Result<std::vector<std::uint32_t>> changed(libswap::Pool& pool, const Travels& of = {}) const;
   // Notes that masters are what is bound.
   void taken(const Travels& of);
+
+  // Where masters are in halves, of what this rank holds of a parameter as a weight. The bits of
+  // low ones, in fp32 (OutRange), become masters.
+  void join(const StateBuffer& lows, libswap::Pool& pool) const;
+  // Code::usage where nothing was handed out yet, Code::unsupported for what is not finite.
+  Result<> can_part(const StateBuffer& masters, const Computing& computing) const;
+  // What is bound becomes the high halves of masters.
+  void part(const StateBuffer& masters, libswap::Pool& pool) const;
 
   // Parameters whose masters have taken a part of their weights, if there are any.
   const std::set<std::uint32_t>& half_taken() const { return half_taken_; }
@@ -62,6 +71,8 @@ class Weights {
   void set_kept(std::optional<std::uint64_t> step) { kept_ = step; }
 
  private:
+  Result<> were_handed_out() const;  // REQUIRES: masters are in halves
+
   // Constant after construction.
   const Setup& setup_;
   const std::vector<std::size_t> last_chunk_;  // by parameter

@@ -225,9 +225,13 @@ Result<> RankOfStart::wander() {
   }
 }
 
-// A state of all that have it, wherever it lies.
+// Masters, and another state of all that have it, wherever they lie.
 Result<> RankOfStart::read_by_name() {
-  const std::string state = shared_.below(2) == 0 ? "momentum_buffer" : "exp_avg_sq";
+  EBB_TRY(read(shared_.below(2) == 0 ? "momentum_buffer" : "exp_avg_sq"));
+  return read("master");
+}
+
+Result<> RankOfStart::read(const std::string& state) {
   if (state == "momentum_buffer" && of_.meaning.momentum == DType::i8) return {};
   const std::uint64_t step = engine().step_count();
   std::string differing;

@@ -43,6 +43,7 @@ class RankOfStart {
   Result<> check(const libmuon::StepResult& made);
   Result<> write_weights();
   Result<> read_by_name();
+  Result<> read(const std::string& state);
   Result<> snapshot();
   Result<> commit();
   Result<> wander();

@@ -119,7 +119,8 @@ Result<> HistoryTrainer::read(const std::string& state,
                               std::string& differing) {
   std::vector<std::uint32_t> have;
   for (std::uint32_t param = 0; param < params(); ++param)
-    if (wanted.contains(name_of(param) + " " + state)) have.push_back(param);
+    if (wanted.contains(name_of(param) + " " + state) && !(state == "master" && keeps(param)))
+      have.push_back(param);
   ByName found(engine_->state_plan(), have);
   EBB_TRY(engine_->read_state(state, found.buffers()));
   found.for_all([&](std::uint32_t param, std::uint64_t element, float value) {

@@ -261,14 +261,40 @@ Result<> CoveringRank::write_weights(std::uint64_t step) {
     if (!masters_->has(param)) weights_.send(param).wait();
   }
   EBB_TRY(engine_->take_weights(taken));
+  EBB_TRY(write_masters(step));
   return write_momentum(step);
 }
 
-// What an engine copies by name: neither int8 blocks nor halves.
+// Of whatever bits: weights that are handed out of them are not taken again.
+Result<> CoveringRank::write_masters(std::uint64_t step) {
+  const auto value_of = [step](std::uint32_t param, std::uint64_t element) {
+    return 1 + noise(param, step + 300, element) / 2;
+  };
+  std::vector<std::uint32_t> written;
+  for (std::uint32_t param = 0; param < params(); ++param) {
+    if ((param + step) % 5 != 0) continue;
+    if (!masters_->has(param)) {
+      written.push_back(param);
+      continue;
+    }
+    for_elements(plan().weights(), param, ranks_.rank(),
+                 [&](std::uint64_t element, std::uint64_t place) {
+                   masters_->set(param, place, value_of(param, element));
+                 });
+  }
+  ByName masters(plan(), written);
+  masters.for_all([&](std::uint32_t param, std::uint64_t element, float& value) {
+    value = value_of(param, element);
+  });
+  EBB_TRY(engine_->write_state("master", masters.buffers()));
+  // Masters in halves have theirs already.
+  return run_.config.dtypes.contains("master") ? Result<>() : engine_->install_weights();
+}
+
+// What an engine copies by name: no int8 blocks.
 bool CoveringRank::is_copied(const std::string& state) const {
   const auto dtype = run_.config.dtypes.find(state);
-  return dtype == run_.config.dtypes.end() ||
-         (dtype->second != DType::i8 && dtype->second != DType::u16);
+  return dtype == run_.config.dtypes.end() || dtype->second != DType::i8;
 }
 
 // Numbers of bf16, too.

@@ -59,6 +59,7 @@ class CoveringRank {
   Result<> check_moved(const libmuon::EngineStats& before) const;
   Result<> behind_step(const libmuon::StepResult& result);
   Result<> write_weights(std::uint64_t step);
+  Result<> write_masters(std::uint64_t step);
   Result<> write_momentum(std::uint64_t step);
   bool is_copied(const std::string& state) const;
   // In the middle of a step: of all ranks where they are threads, else of one.

@@ -121,6 +121,28 @@ TEST(Halves, LowOnesOfWeightsThatAreTakenAreZero) {
   }
 }
 
+// Into the room of fp32, and out of any fp32, whatever bits they are.
+TEST(Halves, LowOnesTravelInTheRoomOfFp32) {
+  libswap::Pool pool;
+  const auto kernels = make_host_kernels({pool});
+  for (const std::size_t count : {1u, 17u, 200000u}) {
+    const std::vector<float> masters = gaussian(count, 5);
+    Halved halves(masters), back(std::vector<float>(count, 7));
+    std::vector<float> room(count, 1);
+    const OutRange out{halves.lows(), floats(room)};
+    kernels->hand_out({&out, 1}, {}).wait();
+    for (std::size_t i = 0; i < count; ++i)
+      ASSERT_EQ(std::bit_cast<std::uint32_t>(room[i]), halves.low[i]) << i;
+    std::vector<float> whole = masters;
+    for (std::vector<float>* from : {&room, &whole}) {
+      std::ranges::fill(back.low, 7);
+      const OutRange in{floats(*from), back.lows()};
+      kernels->hand_out({&in, 1}, {}).wait();
+      EXPECT_EQ(back.low, halves.low);
+    }
+  }
+}
+
 // Whatever bits they are: those of a NaN, too.
 TEST(Halves, TheHighOneIsHandedOutAsItIs) {
   libswap::Pool pool;
