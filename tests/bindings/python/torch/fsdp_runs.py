@@ -75,7 +75,7 @@ def formula_run(make, parallel, swap: str, first: int, last: int, resume=None, g
     for group in opt.param_groups:
         for name, p in zip(group["param_names"], group["params"]):
             names = STATES[group["algorithm"]]
-            for state in (*names, "master") if options.get("masters") != "halves" else names:
+            for state in (*names, "master"):
                 got = opt.state_of(name, state)
                 if isinstance(p, DTensor):
                     assert isinstance(got, DTensor) and got.placements == p.placements, name
@@ -230,8 +230,8 @@ def _seconds_of_state(rank: int, rows: tuple[int, ...]) -> float:
 # --- a model that learns --------------------------------------------------------------------------
 
 
-def cut_gpt(seed: int = 0, parallel=True) -> nn.Module:
-    model = seeded(lambda: GPT(tied=False), seed)
+def cut_gpt(seed: int = 0, parallel=True, dtype=torch.float32) -> nn.Module:
+    model = seeded(lambda: GPT(tied=False), seed).to(dtype)
     if parallel:
         mesh = init_device_mesh("cpu", (dist.get_world_size(),))
         for block in model.blocks:
@@ -294,9 +294,9 @@ def whole_state(model, opt) -> dict[str, torch.Tensor]:
             for n, s in got.items() for k, v in s.items()}
 
 
-def _save_run(rank: int, kind: str, at: int, end: int) -> tuple:
-    model = cut_gpt()
-    optimizers = torch_pair(model) if kind == "torch" else [ebb_opt(model, "swap-save")]
+def _save_run(rank: int, kind: str, at: int, end: int, dtype=torch.float32, **options) -> tuple:
+    model = cut_gpt(dtype=dtype)
+    optimizers = torch_pair(model) if kind == "torch" else [ebb_opt(model, "swap-save", **options)]
     if kind == "ebb":
         # As torch's own tools do it, before anything was trained.
         first = get_optimizer_state_dict(model, optimizers[0])
@@ -313,15 +313,17 @@ def _save_run(rank: int, kind: str, at: int, end: int) -> tuple:
     return losses, kept
 
 
-def _load_run(rank: int, kind: str, at: int, end: int, opened: bool = True) -> tuple:
-    model = cut_gpt(seed=3)
-    optimizers = torch_pair(model) if kind == "torch" else [ebb_opt(model, f"swap-load{opened}")]
+def _load_run(rank: int, kind: str, at: int, end: int, opened: bool = True, dtype=torch.float32,
+              **options) -> tuple:
+    model = cut_gpt(seed=3, dtype=dtype)
+    optimizers = (torch_pair(model) if kind == "torch"
+                  else [ebb_opt(model, f"swap-load{opened}", **options)])
     state = get_optimizer_state_dict(model, optimizers)
     into = {"model": get_model_state_dict(model), "optim": {"state": state["state"]}}
     dcp.load(into, checkpoint_id="saved")
     set_model_state_dict(model, into["model"])
     if kind == "ebb" and not opened:  # into one that nobody has opened, as after a restart
-        fresh = ebb_opt(model, "swap-fresh")
+        fresh = ebb_opt(model, "swap-fresh", **options)
         optimizers[0].close()
         optimizers = [fresh]
     set_optimizer_state_dict(model, optimizers, state)

@@ -13,7 +13,8 @@ from worlds import (Net, check_same, fill, hand_gradients, exact_groups, places_
 
 
 def trained(swap: str, always: bool, dtype: torch.dtype) -> list[dict[str, torch.Tensor]]:
-    """Weights behind each of some steps, one of them behind an edit of the trainer's."""
+    """Weights behind each of some steps, one of them behind an edit of the trainer's, one behind
+    a state dict that was loaded."""
     ebb.torch._run.Staging = functools.partial(Staging, always=always)
     places = places_of(Net, None)
     model = Net().to(dtype)
@@ -24,6 +25,12 @@ def trained(swap: str, always: bool, dtype: torch.dtype) -> list[dict[str, torch
             if step == 2:
                 with torch.no_grad():
                     model.up.weight.mul_(0.5)
+            if step == 3:
+                given = opt.state_dict()
+                for one in given["state"].values():
+                    one.get("master", one.get("momentum_buffer", one.get("exp_avg"))).mul_(1.5)
+                opt.load_state_dict(given)
+                behind.append(weights_of(model))
             hand_gradients(model, places, step)
             opt.step()
             behind.append(weights_of(model))
@@ -35,7 +42,7 @@ def trained(swap: str, always: bool, dtype: torch.dtype) -> list[dict[str, torch
     return behind
 
 
-@row("what is staged has the bits of what is not, edits too")
+@row("what is staged has the bits of what is not, edits and loaded states too")
 def staged() -> None:
     for dtype in (torch.float32, torch.bfloat16):
         with warnings.catch_warnings():

@@ -13,7 +13,7 @@ import torch
 
 from ebb import _abi, _library
 from ebb._device import Device
-from ebb.errors import Unsupported
+from ebb.errors import Unsupported, UsageError
 
 from ._placements import Box, Cut, Part
 
@@ -258,6 +258,7 @@ class Engine:
         self._gradients = (_abi.Buffer * max(1, self._count))()
         self._gradient = list(self._gradients)[: self._count]  # the same memory, one by one
         self._kinds = (ctypes.c_uint8 * max(1, self._count))()
+        self._handed_in: list[int | None] | None = None  # where those of a refused step lie
         self._handle = ctypes.c_void_p()
         given = _abi.Start(size=ctypes.sizeof(_abi.Start), begin=start.begin)
         given.directory = start.directory.encode()
@@ -307,16 +308,28 @@ class Engine:
         self, gradients: Sequence[torch.Tensor | None], inv_scale: float, max_norm: float
     ) -> None:
         """[C] A step with a gradient for each parameter, of its weight's type and size; None: it
-        has none and stays as it is. They are borrowed until it has ended."""
-        self._kinds[: self._count] = [
-            _abi.NONE_UNTOUCHED if gradient is None else _abi.GRADIENT for gradient in gradients
-        ]
-        for buffer, gradient in zip(self._gradient, gradients):
-            if gradient is not None:
-                buffer.data = gradient.data_ptr()
-        self._call("gradients", self._all, self._gradients, self._kinds, self._count)
+        has none and stays as it is. They are borrowed until it has ended. After a StateError before
+        anything moved the same gradients, in the same memory, can be stepped again."""
+        places = [None if gradient is None else gradient.data_ptr() for gradient in gradients]
+        if places != self._handed_in:
+            self._hand_in(places)
+            self._handed_in = places
         args = _abi.StepArgs(ctypes.sizeof(_abi.StepArgs), inv_scale, max_norm)
-        self._call("begin_step", ctypes.byref(args), None)
+        try:
+            self._call("begin_step", ctypes.byref(args), None)
+        except UsageError:  # may have forgotten them
+            self._handed_in = None
+            raise
+        self._handed_in = None
+
+    def _hand_in(self, places: list[int | None]) -> None:
+        self._kinds[: self._count] = [
+            _abi.NONE_UNTOUCHED if place is None else _abi.GRADIENT for place in places
+        ]
+        for buffer, place in zip(self._gradient, places):
+            if place is not None:
+                buffer.data = place
+        self._call("gradients", self._all, self._gradients, self._kinds, self._count)
 
     def step_ended(self, limit_ms: int) -> bool:
         ended = ctypes.c_int32()

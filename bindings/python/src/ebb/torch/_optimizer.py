@@ -116,7 +116,7 @@ class Optimizer(torch.optim.Optimizer):
         with self._alone("consolidate_state_dict"):
             if not self._run.copied:
                 return
-            self._run.engine.snapshot()
+            self._run.snapshot()
             self._consolidated = self._read_states(self._run.world.rank == to)
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
@@ -218,9 +218,9 @@ class Optimizer(torch.optim.Optimizer):
         """[C] Marks the present state; it becomes durable beside the next steps, or now (`wait`).
         The generation, where that is known."""
         with self._alone("snapshot"):
-            engine = self._opened().engine
-            engine.snapshot()
-            return engine.wait_snapshot() if wait else None
+            run = self._opened()
+            run.snapshot()
+            return run.engine.wait_snapshot() if wait else None
 
     def export(
         self, path: str | os.PathLike[str], format: str = "dcp", world: int | None = None,
@@ -241,7 +241,7 @@ class Optimizer(torch.optim.Optimizer):
             if self._export is not None:
                 self._export.wait()
                 self._close_export()
-            run.engine.snapshot()
+            run.snapshot()
             run.engine.wait_snapshot()
             self._export = Export(run, os.fspath(path), format, world or run.world.size)
             if wait:
@@ -372,7 +372,7 @@ class Optimizer(torch.optim.Optimizer):
                     " transformers' Trainer: callbacks=[ebb.torch.hf.Callback()]",
                 )
         else:
-            run.engine.snapshot()
+            run.snapshot()
             states = self._read_states(True) or {}
         return {"state": states, "ebb": {"step": run.steps}}
 
@@ -400,7 +400,7 @@ class Optimizer(torch.optim.Optimizer):
             self._run.write_states(by_name, step)
 
     def _reference(self, run: Run) -> dict[str, Any]:
-        run.engine.snapshot()
+        run.snapshot()
         generation = run.engine.wait_snapshot()
         return {
             "store": str(run.engine.about()["store_id"]), "generation": generation,

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from ebb.errors import Unsupported
 
@@ -46,10 +48,6 @@ class Options:
         _one_of("momentum_dtype", self.momentum_dtype, tuple(_DTYPES))
         if self.masters == "parameters":
             raise Unsupported("masters='parameters' is not made yet", hint="masters='auto'")
-        if self.masters == "halves" and self.checkpoint == "tensors":
-            raise Unsupported(
-                "masters='halves' are not tensors of a state dict", hint="checkpoint='reference'"
-            )
         if self.device_budget is not None:
             self._check_device()
         if not self.max_norm >= 0:
@@ -75,11 +73,19 @@ class Options:
             return 0
         return bytes_of(self.device_budget, "device_budget")
 
-    def dtypes(self) -> dict[str, str]:
+    def halves(self, params: Sequence[Tensor], groups: Sequence[dict[str, Any]]) -> bool:
+        """Whether each of these is the upper half of its master. "auto": where that can be."""
+        if self.masters != "auto":
+            return self.masters == "halves"
+        whole = any(g.get("decay") == "l2" or g.get("out") == "update" for g in groups)
+        whole = whole or self.device_budget is not None
+        return not whole and all(param.dtype is torch.bfloat16 for param in params)
+
+    def dtypes(self, in_halves: bool) -> dict[str, str]:
         """What states are kept as, where that is not fp32."""
         kept = _DTYPES[self.momentum_dtype]
         named = {"momentum_buffer": kept} if kept else {}
-        return {"master": "U16", **named} if self.masters == "halves" else dict(named)
+        return {"master": "U16", **named} if in_halves else dict(named)
 
     def budget_of(self, least: int, state: int, all_of_it: int) -> int:
         """In bytes, of a plan's."""

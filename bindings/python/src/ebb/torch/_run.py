@@ -50,6 +50,7 @@ class Run:
     ) -> None:  # fmt: skip
         self.of, self.world = of, world
         self._groups, self._options = groups, options
+        self._halves = options.halves(of.params, groups)
         self.model, self.scratch, self._staging = world.together(self._prepare)
         self._checksums = self._checksums_now()
         check_placed(of, self.model, self._checksums, world)
@@ -98,6 +99,12 @@ class Run:
         given = (p.grad for p in self.of.params if p.grad is not None)
         still = all(float(group["lr"]) == 0 for group in self._groups)
         return self.agreed(still and not any(bool(_placements.local(g).any()) for g in given))
+
+    def snapshot(self) -> bool:
+        """[C] Begins one. Where parameters are halves of masters, it has what was edited, too."""
+        if self._halves:
+            self._take_edits(self._bind())
+        return self.engine.snapshot()
 
     def begin_step(self, gradients: Sequence[Tensor | None], max_norm: float) -> None:
         self._set_rates()
@@ -174,11 +181,12 @@ class Run:
         if self._stepped:  # before that, checkpoints are loaded
             warnings.warn(
                 "ebb.torch: parameters were moved or changed since the last step: masters take"
-                " them",
+                f" them{', and lose their lower halves' if self._halves else ''}",
                 RuntimeWarning, stacklevel=5,
             )  # fmt: skip
         self._staging.take()
         self.engine.take_weights()
+        self._note_versions()
 
     def _hand_out(self) -> None:
         """New weights are there, written behind autograd's back: it is told."""
@@ -219,7 +227,10 @@ class Run:
         return names if whole else (*names, "master")
 
     def read(self, i: int, state: str) -> Tensor:
-        """[C] This rank's part, in a file of the swap directory, placed as the parameter."""
+        """[C] This rank's part, in a file of the swap directory, placed as the parameter. A half of
+        a master that was edited is taken first."""
+        if self._halves and state == "master":
+            self._take_edits(self._bind())
         param = self.of.params[i]
         mine = _state.file_backed(tuple(_placements.local(param).shape), self.scratch)
         self.engine.read_state(state, [i], [mine])
@@ -235,7 +246,10 @@ class Run:
 
     def write_states(self, by_name: dict[str, Any], step: int) -> None:
         """[C] One after the other, each rank what it holds. What is not there begins anew; the
-        state is that of `step` then, whatever this store has counted."""
+        state is that of `step` then, whatever this store has counted. Parameters become their
+        masters, rounded; what was edited before is taken first."""
+        self._take_edits(self._bind())
+        masters = False
         for i, name in enumerate(self.of.names):
             given = by_name.get(name) or {}
             count = given.get("step") if given else 0
@@ -248,6 +262,11 @@ class Run:
                 else:
                     mine = torch.zeros(_placements.local(self.of.params[i]).shape)
                 self.engine.write_state(state, [i], [mine], taken)
+                masters = masters or state == "master"
+        if masters:
+            if not self._halves:  # those of halves are there already
+                self.engine.install_weights()
+            self._hand_out()
         self._steps_before = step - int(self.engine.about()["step"])
         self.engine.set_blob(_BEFORE, str(self._steps_before).encode())
 
