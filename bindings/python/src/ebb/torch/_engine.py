@@ -312,7 +312,7 @@ class Engine:
         anything moved the same gradients, in the same memory, can be stepped again."""
         places = [None if gradient is None else gradient.data_ptr() for gradient in gradients]
         if places != self._handed_in:
-            self._hand_in(places)
+            self._hand_in(gradients, places)
             self._handed_in = places
         args = _abi.StepArgs(ctypes.sizeof(_abi.StepArgs), inv_scale, max_norm)
         try:
@@ -322,12 +322,16 @@ class Engine:
             raise
         self._handed_in = None
 
-    def _hand_in(self, places: list[int | None]) -> None:
+    def _hand_in(
+        self, gradients: Sequence[torch.Tensor | None], places: list[int | None]
+    ) -> None:
         self._kinds[: self._count] = [
             _abi.NONE_UNTOUCHED if place is None else _abi.GRADIENT for place in places
         ]
-        for buffer, place in zip(self._gradient, places):
-            if place is not None:
+        for buffer, gradient, place in zip(self._gradient, gradients, places):
+            if gradient is not None and buffer.stream:
+                fill(buffer, gradient)  # behind the stream that is the current one now
+            elif gradient is not None:
                 buffer.data = place
         self._call("gradients", self._all, self._gradients, self._kinds, self._count)
 
