@@ -115,7 +115,7 @@ TEST_F(GpuBench, SaysWhichDeviceThereIsAndThatThereIsNone) {
   const Outcome real = run_program("ebb-gpu-bench", {EBB_CUDA_PLUGIN});
   if (real.exit == 0) GTEST_SKIP() << "there is a GPU: " << real.out;
   EXPECT_EQ(real.exit, 3);
-  EXPECT_EQ(std::ranges::count(real.err, '\n'), 1) << real.err;
+  EXPECT_EQ(std::ranges::count(real.err, '\n'), 2) << real.err;  // an error and its hint
   EXPECT_EQ(real.out, "");
 }
 
@@ -133,7 +133,7 @@ TEST_F(GpuBench, IsNotRunByTheScriptWhereThereIsNoGpu) {
   if (run.exit == 0 || run.exit == 1) GTEST_SKIP() << "there is a GPU: " << run.out;
   EXPECT_EQ(run.exit, 3);
   EXPECT_EQ(run.out, "");
-  EXPECT_EQ(std::ranges::count(run.err, '\n'), 1) << run.err;
+  EXPECT_EQ(std::ranges::count(run.err, '\n'), 2) << run.err;  // an error and its hint
   EXPECT_TRUE(std::filesystem::is_empty(scratch_.path()));
 }
 
