@@ -40,8 +40,8 @@ class CallersTransport : public libmuon::Transport {
       arrived.message.resize(room);
       std::uint32_t from = given_.world;
       std::uint64_t bytes = room;
-      EBB_TRY(answered("receive", given_.receive(given_.self, tag, &from, arrived.message.data(),
-                                                 &bytes)));
+      EBB_TRY(answered("receive",
+                       given_.receive(given_.self, tag, &from, arrived.message.data(), &bytes)));
       if (from >= given_.world) return std::optional<Arrived>();
       if (bytes > libmuon::kMostRoundBytes)
         return Error{Code::limit, compose("the caller's transport: a message of {} bytes", bytes)};
