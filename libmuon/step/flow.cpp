@@ -337,8 +337,9 @@ Flow::Ended Flow::come_to_rest(Result<Ended::How> how) {
     ending_ = true;
     changed_.notify_all();
   }
+  const Ended::How all = how ? *how : Ended::How::apart;
   Result<> met = how ? Result<>() : std::move(how).error();
-  if (met && *how != Ended::How::whole)
+  if (met && all != Ended::How::whole)
     if (auto rest = or_apart([this] { return meet(&Flow::at_rest); }); !rest)
       met = std::move(rest).error();
   const libswap::MutexLock lock(mutex_);
@@ -347,8 +348,8 @@ Flow::Ended Flow::come_to_rest(Result<Ended::How> how) {
   if (!met) {
     ended.how = lost_ ? Ended::How::lost : Ended::How::apart;
     ended.why = std::move(met).error();
-  } else if (lost_ || *how != Ended::How::whole) {
-    ended.how = lost_ ? Ended::How::lost : *how;
+  } else if (lost_ || all != Ended::How::whole) {
+    ended.how = lost_ ? Ended::How::lost : all;
     ended.why = sweep_answer_ ? libswap::when_memory([this] {
       return Error{Code::peer, "another rank failed while " + work_.doing,
                    "its own message says why"};

@@ -15,6 +15,8 @@
 #define EBB_GUARDED_BY(mutex) EBB_THREAD_SAFETY(guarded_by(mutex))
 #define EBB_REQUIRES(...) EBB_THREAD_SAFETY(requires_capability(__VA_ARGS__))
 #define EBB_EXCLUDES(...) EBB_THREAD_SAFETY(locks_excluded(__VA_ARGS__))
+// Of a function that calls what it is given, which may require a lock that its caller has.
+#define EBB_CALLS_WHAT_IT_IS_GIVEN EBB_THREAD_SAFETY(no_thread_safety_analysis)
 
 namespace ebb::libswap {
 

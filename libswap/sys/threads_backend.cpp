@@ -47,7 +47,8 @@ class ThreadsBackend : public PosixBackend {
   void submit(std::span<const RawOp> ops) override {
     {
       const MutexLock lock(mutex_);
-      when_memory([&] { pending_.insert(pending_.end(), ops.begin(), ops.end()); });
+      when_memory(
+          [&]() EBB_REQUIRES(mutex_) { pending_.insert(pending_.end(), ops.begin(), ops.end()); });
     }
     work_.notify_all();
   }

@@ -9,12 +9,13 @@
 #include <utility>
 
 #include "ebb/formats/core/result.h"
+#include "ebb/libswap/sys/mutex.h"
 
 namespace ebb::libswap {
 
 // What `body` answers, a Result; Code::no_memory where it finds none.
 template <typename Body>
-auto or_no_memory(const Body& body) -> decltype(body()) {
+EBB_CALLS_WHAT_IT_IS_GIVEN auto or_no_memory(const Body& body) -> decltype(body()) {
   try {
     return body();
   } catch (const std::bad_alloc&) {
@@ -24,7 +25,7 @@ auto or_no_memory(const Body& body) -> decltype(body()) {
 
 // `body` changes nothing where it finds no memory.
 template <typename Body>
-auto when_memory(const Body& body) noexcept -> decltype(body()) {
+EBB_CALLS_WHAT_IT_IS_GIVEN auto when_memory(const Body& body) noexcept -> decltype(body()) {
   for (;;) {
     try {
       return body();
