@@ -13,7 +13,7 @@ The model: so many matrices of 1024 x 4096. Answers
 import sys
 
 import torch
-from common import matrices, seconds_of, serve, apart
+from common import apart_behind_steps, matrices, seconds_of, serve
 
 import ebb.torch
 
@@ -50,12 +50,7 @@ def check(work):
     both = [matrices(1, ROWS, COLS) for _ in range(2)]
     mine = ebb.torch.AdamW(both[0], lr=LR, swap=f"{work}/check", budget="least")
     theirs = torch.optim.AdamW([param for _, param in both[1]], lr=LR, fused=True)
-    for _ in range(3):
-        mine.step()
-        theirs.step()
-    mine.close()
-    weights = [[param.detach() for _, param in named] for named in both]
-    return apart(*weights)
+    return apart_behind_steps(both, mine, theirs)
 
 
 def main():

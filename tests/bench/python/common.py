@@ -35,6 +35,15 @@ def seconds_of(does, *args):
     return time.perf_counter() - began
 
 
+def apart_behind_steps(both, mine, theirs):
+    """How far apart two models' weights are, by name, behind three steps of their optimizers."""
+    for _ in range(3):
+        mine.step()
+        theirs.step()
+    mine.close()
+    return apart(*[[param.detach() for _, param in named] for named in both])
+
+
 def made_numbers(param, shape):
     """As made_number of tests/bench/stepped_engine.cpp."""
     elems = torch.Size(shape).numel()

@@ -17,7 +17,7 @@ import sys
 
 import torch
 import torch.optim._muon as torchs
-from common import matrices, seconds_of, serve, apart
+from common import apart_behind_steps, matrices, seconds_of, serve
 
 import ebb.torch
 
@@ -57,12 +57,7 @@ def ours(named, precision, work):
 def check(count, rows, cols, work):
     both = [matrices(count, rows, cols) for _ in range(2)]
     mine, theirs = ours(both[0], "fp32", work), Torchs(both[1], "fp32")
-    for _ in range(3):
-        mine.step()
-        theirs.step()
-    mine.close()
-    weights = [[param.detach() for _, param in named] for named in both]
-    return apart(*weights)
+    return apart_behind_steps(both, mine, theirs)
 
 
 def main():

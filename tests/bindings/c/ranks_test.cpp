@@ -7,6 +7,7 @@
 
 #include "tests/bindings/c/connected_ranks.h"
 #include "tests/bindings/c/small_model.h"
+#include "tests/bindings/c/trained_in_cpp.h"
 #include "tests/support/alarm.h"
 #include "tests/support/program.h"
 
@@ -15,21 +16,14 @@ namespace {
 
 TEST(CRanks, TrainTogetherAndAreTheBitsOfOne) {
   const test_support::ScratchDirectory scratch;
-  SmallModel alone;
-  ebb_ranks* one = nullptr;
-  ebb_engine* engine = nullptr;
-  ASSERT_EQ(ebb_ranks_alone(&one), EBB_DONE);
-  ASSERT_EQ(alone.open(one, scratch / "one", &engine), EBB_DONE) << last_message();
-  for (std::uint64_t step = 0; step < 3; ++step) ASSERT_EQ(alone.step(engine, step), EBB_DONE);
-  ASSERT_EQ(ebb_engine_close(engine), EBB_DONE);
-  ASSERT_EQ(ebb_ranks_close(one), EBB_DONE);
+  const auto alone = trained_in_cpp(scratch / "one", 3);
   on_ranks([&](std::uint32_t, ebb_ranks* ranks) {
     SmallModel model(kWorld);
     ebb_engine* mine = nullptr;
     ASSERT_EQ(model.open(ranks, scratch / "two", &mine), EBB_DONE) << last_message();
     for (std::uint64_t step = 0; step < 3; ++step)
       ASSERT_EQ(model.step(mine, step), EBB_DONE) << last_message();
-    EXPECT_EQ(model.weights, alone.weights);
+    EXPECT_EQ(model.weights, alone);
     EXPECT_EQ(ebb_engine_close(mine), EBB_DONE) << last_message();
   });
 }

@@ -107,6 +107,12 @@ class Caller {
           "ebb_pinned_write");
     return noted(ebb_pinned_close(pinned), "ebb_pinned_close");
   }
+  ebb_status text_of(ebb_status (*call)(ebb_engine*, char**)) {
+    char* json = nullptr;
+    const ebb_status status = call(engine(), one_in(9) ? nullptr : &json);
+    ebb_free(json);
+    return status;
+  }
   const char* text(std::initializer_list<const char*> all) {
     if (one_in(12)) return nullptr;
     return all.begin()[draw_() % all.size()];
@@ -240,28 +246,10 @@ std::span<const Caller::Named> Caller::others() {
          std::uint64_t step = 0;
          return ebb_engine_committed(c.engine(), nullptr, &step);
        }},
-      {"ebb_engine_about",
-       [](Caller& c) {
-         char* json = nullptr;
-         const ebb_status status = ebb_engine_about(c.engine(), c.one_in(9) ? nullptr : &json);
-         ebb_free(json);
-         return status;
-       }},
-      {"ebb_engine_stats",
-       [](Caller& c) {
-         char* json = nullptr;
-         const ebb_status status = ebb_engine_stats(c.engine(), &json);
-         ebb_free(json);
-         return status;
-       }},
+      {"ebb_engine_about", [](Caller& c) { return c.text_of(ebb_engine_about); }},
+      {"ebb_engine_stats", [](Caller& c) { return c.text_of(ebb_engine_stats); }},
       {"ebb_engine_begin_trace", [](Caller& c) { return ebb_engine_begin_trace(c.engine()); }},
-      {"ebb_engine_end_trace",
-       [](Caller& c) {
-         char* json = nullptr;
-         const ebb_status status = ebb_engine_end_trace(c.engine(), c.one_in(9) ? nullptr : &json);
-         ebb_free(json);
-         return status;
-       }},
+      {"ebb_engine_end_trace", [](Caller& c) { return c.text_of(ebb_engine_end_trace); }},
       {"ebb_engine_pin", [](Caller& c) { return c.pin(); }},
       {"ebb_ranks_agree",
        [](Caller& c) {

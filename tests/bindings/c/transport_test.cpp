@@ -9,6 +9,7 @@
 #include <thread>
 
 #include "tests/bindings/c/small_model.h"
+#include "tests/bindings/c/trained_in_cpp.h"
 #include "tests/support/program.h"
 
 namespace ebb::c::transport_tests {
@@ -91,14 +92,7 @@ void on_ranks(Post& post, const Body& body) {
 
 TEST(CTransport, CarriesATrainingWithTheBitsOfOneRank) {
   const test_support::ScratchDirectory scratch;
-  SmallModel alone;
-  ebb_ranks* one = nullptr;
-  ebb_engine* engine = nullptr;
-  ASSERT_EQ(ebb_ranks_alone(&one), EBB_DONE);
-  ASSERT_EQ(alone.open(one, scratch / "one", &engine), EBB_DONE) << last_message();
-  for (std::uint64_t step = 0; step < 3; ++step) ASSERT_EQ(alone.step(engine, step), EBB_DONE);
-  ASSERT_EQ(ebb_engine_close(engine), EBB_DONE);
-  ASSERT_EQ(ebb_ranks_close(one), EBB_DONE);
+  const auto alone = trained_in_cpp(scratch / "one", 3);
   Post post;
   on_ranks(post, [&](Carrier&, ebb_ranks* ranks) {
     SmallModel model(kWorld);
@@ -106,7 +100,7 @@ TEST(CTransport, CarriesATrainingWithTheBitsOfOneRank) {
     ASSERT_EQ(model.open(ranks, scratch / "three", &mine), EBB_DONE) << last_message();
     for (std::uint64_t step = 0; step < 3; ++step)
       ASSERT_EQ(model.step(mine, step), EBB_DONE) << last_message();
-    EXPECT_EQ(model.weights, alone.weights);
+    EXPECT_EQ(model.weights, alone);
     EXPECT_EQ(ebb_engine_close(mine), EBB_DONE) << last_message();
   });
   EXPECT_GT(post.largest, 1000u) << "more than room is offered for at first";
