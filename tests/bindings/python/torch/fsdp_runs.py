@@ -49,11 +49,11 @@ STATES = {"muon": ("momentum_buffer",), "adamw": ("exp_avg", "exp_avg_sq")}
 
 
 def formula_run(make, parallel, swap: str, first: int, last: int, resume=None, groups=exact_groups,
-                dtype=torch.float32, grads_none=False, **options) -> dict:
+                dtype=torch.float32, grads_none=False, device="cpu", **options) -> dict:
     """Steps with gradients by formula; places, weights and states of what this rank has."""
     import ebb.torch
     places = places_of(make, parallel)
-    model = make().to(dtype)
+    model = make().to(device, dtype)
     if parallel is not None:
         parallel(model)
     fill(model, places)

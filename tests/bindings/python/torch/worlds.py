@@ -380,7 +380,8 @@ def exact_groups(model: nn.Module, **muon) -> list[dict[str, Any]]:
 
 
 def weights_of(model: nn.Module) -> dict[str, Tensor]:
-    return {name: local(p).detach().clone() for name, p in model.named_parameters()}
+    """In the host's memory."""
+    return {name: local(p).detach().cpu().clone() for name, p in model.named_parameters()}
 
 
 def whole_weights(model: nn.Module) -> dict[str, Tensor]:
@@ -419,7 +420,7 @@ def places_of(make: Callable[[], nn.Module], parallel: Parallel | None) -> dict[
             p.copy_(torch.arange(p.numel()).view(p.shape))
     if parallel is not None:
         parallel(model)
-    return {name: local(p).detach().clone().long() for name, p in model.named_parameters()}
+    return {name: local(p).detach().cpu().long() for name, p in model.named_parameters()}
 
 
 def fill(model: nn.Module, places: dict[str, Tensor]) -> None:
@@ -430,7 +431,7 @@ def fill(model: nn.Module, places: dict[str, Tensor]) -> None:
 
 def hand_gradients(model: nn.Module, places: dict[str, Tensor], step: int) -> None:
     for name, p in model.named_parameters():
-        mine = formula(places[name], salt_of(name, step)).to(p.dtype)
+        mine = formula(places[name], salt_of(name, step)).to(local(p).device, p.dtype)
         if isinstance(p, DTensor):
             p.grad = DTensor.from_local(mine, p.device_mesh, p.placements, run_check=False,
                                         shape=p.shape, stride=p.stride())

@@ -48,15 +48,18 @@ def _nameless(directory: Path) -> int:
 
 
 def like_parameter(mine: torch.Tensor, param: torch.Tensor) -> torch.Tensor:
-    """What this rank has of a parameter's state, as a tensor placed as the parameter is."""
+    """What this rank has of a parameter's state, as a tensor placed as the parameter is, in the
+    host's memory."""
     if not is_dtensor(param):
         return mine
     from torch.distributed.tensor import DTensor
+    from torch.distributed.tensor._dtensor_spec import DTensorSpec, TensorMeta
 
-    return DTensor.from_local(
-        mine, param.device_mesh, param.placements,  # type: ignore[attr-defined]
-        run_check=False, shape=param.shape, stride=param.stride(),
-    )  # fmt: skip
+    # DTensor.from_local() would copy it to the mesh's device.
+    meta = TensorMeta(param.shape, param.stride(), mine.dtype)
+    mesh, placements = param.device_mesh, tuple(param.placements)  # type: ignore[attr-defined]
+    placed = DTensorSpec(mesh, placements, tensor_meta=meta)
+    return DTensor(mine, placed, requires_grad=False)
 
 
 def check_shape(name: str, given: torch.Tensor, param: torch.Tensor) -> None:
