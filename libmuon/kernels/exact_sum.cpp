@@ -63,10 +63,12 @@ EBB_CLONES void find_magnitudes(const float* values, Magnitudes& found) {
   found = {largest, smallest + 1};
 }
 
-typedef float Floats __attribute__((vector_size(32)));
-typedef double Doubles __attribute__((vector_size(64)));
-typedef std::int64_t Bits __attribute__((vector_size(64)));
-constexpr std::size_t kSideBySide = sizeof(Doubles) / sizeof(double);
+// As wide as AVX2's registers: of wider ones a compiler for AVX2 keeps sums in memory.
+typedef float Floats __attribute__((vector_size(16)));
+typedef double Doubles __attribute__((vector_size(32)));
+typedef std::int64_t Bits __attribute__((vector_size(32)));
+constexpr std::size_t kWide = sizeof(Doubles) / sizeof(double);
+constexpr std::size_t kSideBySide = 2 * kWide;
 static_assert((kBlock / kSideBySide << kWindowBits) <= 1ull << 52, "a sum of windows is exact");
 using Sums = std::array<double, kSideBySide>;
 
@@ -78,24 +80,33 @@ using Sums = std::array<double, kSideBySide>;
   squares *= squares;
 }
 
-// Takes from numbers what they have above the bit that adding and taking away `splitter` rounds to.
-[[gnu::always_inline]] inline void take(Doubles& numbers, double splitter, Doubles& taken) {
-  taken = (numbers + splitter) - splitter;
+// Takes from numbers what they have above the bit that adding and taking away `splitter` rounds to,
+// and adds it to `sum`.
+[[gnu::always_inline]] inline void take(Doubles& numbers, double splitter, Doubles& sum) {
+  const Doubles taken = (numbers + splitter) - splitter;
   numbers -= taken;
+  sum += taken;
+}
+
+[[gnu::always_inline]] inline void keep(const Doubles& even, const Doubles& odd, Sums& sums) {
+  std::memcpy(sums.data(), &even, sizeof even);
+  std::memcpy(sums.data() + kWide, &odd, sizeof odd);
 }
 
 // Squares of a block that end in their second window.
 EBB_CLONES void cut_in_two(const float* values, double splitter, Sums& upper, Sums& lower) {
-  Doubles uppers = {}, lowers = {}, squares, taken;
+  Doubles uppers = {}, uppers_odd = {}, lowers = {}, lowers_odd = {}, squares, odd;
   for (std::size_t i = 0; i < kBlock; i += kSideBySide) {
     __builtin_prefetch(values + i + kBlock);
     square(values + i, squares);
-    take(squares, splitter, taken);
-    uppers += taken;
+    square(values + i + kWide, odd);
+    take(squares, splitter, uppers);
+    take(odd, splitter, uppers_odd);
     lowers += squares;
+    lowers_odd += odd;
   }
-  std::memcpy(upper.data(), &uppers, sizeof uppers);
-  std::memcpy(lower.data(), &lowers, sizeof lowers);
+  keep(uppers, uppers_odd, upper);
+  keep(lowers, lowers_odd, lower);
 }
 
 // Squares of a block in the windows above splitters[skipped..skipped + kAtOnce), less those above
@@ -103,20 +114,26 @@ EBB_CLONES void cut_in_two(const float* values, double splitter, Sums& upper, Su
 constexpr std::size_t kAtOnce = 3;
 EBB_CLONES std::uint64_t cut(const float* values, const double* splitters, std::size_t skipped,
                              std::array<Sums, kAtOnce>& windows) {
-  Doubles sums[kAtOnce] = {}, squares, taken;
-  Bits rests = {};
-  for (std::size_t i = 0; i < kBlock; i += kSideBySide) {
-    square(values + i, squares);
-    for (std::size_t w = 0; w < skipped; ++w) take(squares, splitters[w], taken);
-    for (std::size_t w = 0; w < kAtOnce; ++w) {
-      take(squares, splitters[skipped + w], taken);
-      sums[w] += taken;
-    }
-    rests |= reinterpret_cast<Bits>(squares);
-  }
-  std::memcpy(&windows, sums, sizeof sums);
+  static_assert(kAtOnce == 3);
+  const double first = splitters[skipped], second = splitters[skipped + 1],
+               third = splitters[skipped + 2];
   std::uint64_t rest = 0;
-  for (std::size_t i = 0; i < kSideBySide; ++i) rest |= static_cast<std::uint64_t>(rests[i]);
+  for (std::size_t half = 0; half < 2; ++half) {
+    Doubles firsts = {}, seconds = {}, thirds = {}, above = {}, squares;
+    Bits rests = {};
+    for (std::size_t i = half * kWide; i < kBlock; i += kSideBySide) {
+      square(values + i, squares);
+      for (std::size_t w = 0; w < skipped; ++w) take(squares, splitters[w], above);
+      take(squares, first, firsts);
+      take(squares, second, seconds);
+      take(squares, third, thirds);
+      rests |= reinterpret_cast<Bits>(squares);
+    }
+    std::memcpy(windows[0].data() + half * kWide, &firsts, sizeof firsts);
+    std::memcpy(windows[1].data() + half * kWide, &seconds, sizeof seconds);
+    std::memcpy(windows[2].data() + half * kWide, &thirds, sizeof thirds);
+    for (std::size_t i = 0; i < kWide; ++i) rest |= static_cast<std::uint64_t>(rests[i]);
+  }
   return rest;
 }
 
