@@ -1,6 +1,7 @@
 #include "ebb/libswap/pager/budget.h"
 
 #include <algorithm>
+#include <cmath>
 
 namespace ebb::libswap {
 namespace {
@@ -24,9 +25,11 @@ Result<TileBudget> TileBudget::divide(std::uint64_t tiles, std::uint64_t tile_by
                          "is one tile, {} bytes a rank",
                          budget_bytes, tile_bytes),
                  "give a larger --budget or a smaller --tile"};
-  // A third of a small budget, never more than helps; the rest saves traffic for good.
-  const std::uint64_t wanted =
-      std::clamp<std::uint64_t>(affordable / 3, 6, frames_worth_having(tile_bytes));
+  // A frame more keeps the disk busier; a tile that stays is never moved. If F frames bring a disk
+  // to F / (F + 1) of its speed, a round of (tiles - affordable + F) is the shortest at this root.
+  const double best = std::sqrt(static_cast<double>(tiles - affordable));
+  const auto wanted = std::clamp<std::uint64_t>(static_cast<std::uint64_t>(best), 6,
+                                                frames_worth_having(tile_bytes));
   const std::uint64_t frames = std::min(affordable, wanted);
   return TileBudget{affordable - frames, frames};
 }

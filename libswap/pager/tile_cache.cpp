@@ -30,6 +30,7 @@ TileCache::TileCache(IoQueue& io, Store& store, Pool& pool, const Homes& homes, 
       pool_(pool),
       trace_(trace),
       tile_bytes_(store.superblock().tile_bytes),
+      most_reads_(std::max<std::uint64_t>(1, homes.frames / 2)),
       rank_(store.superblock().rank),
       tiles_(store.superblock().tiles) {
   EBB_CHECK(homes.tiles.size() == tiles_.size());
@@ -188,8 +189,11 @@ bool TileCache::prefetch_for(std::uint64_t reader) {
   return false;
 }
 
+// Half of the frames are read into at a time. Were all of them, a disk that shares its speed among
+// what it is given would end them together: they would be computed together while it idles, and
+// written together.
 void TileCache::start_reads() {
-  while (!error_ && !free_frames_.empty() && !wanted_.empty()) {
+  while (!error_ && reads_ < most_reads_ && !free_frames_.empty() && !wanted_.empty()) {
     const std::uint64_t number = wanted_.front();
     Tile& tile = tiles_[number];
     if (tile.state != State::on_disk) return;
@@ -215,10 +219,16 @@ void TileCache::submit_read(std::uint64_t tile) {
     };
   });
   ++in_flight_;
+  ++reads_;
   io_.submit(std::move(request));
 }
 
 void TileCache::read_done(std::uint64_t tile, const Result<>& result) {
+  {
+    const MutexLock lock(mutex_);
+    --reads_;
+    start_reads();
+  }
   if (!result) return arrived(tile, result);
   pool_.post([this, tile] {
     const TraceSpan span(trace_, rank_, Lane::compute, "verify");

@@ -208,6 +208,7 @@ class TileCache {
   Pool& pool_;
   Trace* const trace_;
   const std::uint64_t tile_bytes_;
+  const std::uint64_t most_reads_;  // at once
   const Rank rank_;
   AlignedBuffer memory_;  // residents, frames, bounces
   Pinned pinned_;         // that memory, for the device
@@ -224,6 +225,7 @@ class TileCache {
   std::vector<Failed> again_ EBB_GUARDED_BY(mutex_);         // to be tried again when due
   std::vector<std::uint64_t> given_up_ EBB_GUARDED_BY(mutex_);
   std::optional<Error> error_ EBB_GUARDED_BY(mutex_);
+  std::uint64_t reads_ EBB_GUARDED_BY(mutex_) = 0;            // that the disk has
   std::uint64_t in_flight_ EBB_GUARDED_BY(mutex_) = 0;        // requests and jobs that will call us
   std::uint64_t releasing_ EBB_GUARDED_BY(mutex_) = 0;        // released, not yet with the disk
   std::uint64_t cut_writes_ EBB_GUARDED_BY(mutex_) = 0;       // of the present cut, not yet written

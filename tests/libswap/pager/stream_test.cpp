@@ -8,6 +8,7 @@
 #include <atomic>
 #include <cstring>
 #include <random>
+#include <sstream>
 #include <thread>
 
 #include "tests/libswap/pager/pager_rig.h"
@@ -24,6 +25,10 @@ TEST(Pager, SpendsABudgetOnFramesAndResidentTiles) {
     EXPECT_LE(split.bytes(kTile), budget * kTile);
     EXPECT_GE(split.frames, 1u);
   }
+  // The more tiles there are beyond a budget, the less it saves that one stays.
+  EXPECT_EQ((*TileBudget::divide(20, kTile, 15 * kTile)).frames, 6u);
+  EXPECT_EQ((*TileBudget::divide(115, kTile, 15 * kTile)).frames, 10u);
+  EXPECT_EQ((*TileBudget::divide(1000, kTile, 15 * kTile)).frames, 15u);
 }
 
 TEST(Pager, RefusesABudgetBelowOneTileAndSaysWhatWorks) {
@@ -74,6 +79,36 @@ TEST(Pager, TheTraceShowsEveryTransferWithItsTileAndBytes) {
   EXPECT_NE(json.find("{\"bytes of tiles in memory\":" + all + "}"), std::string::npos);
   // The counter ends at nothing under way.
   EXPECT_TRUE(json.ends_with("\"args\":{\"transfers\":0}}\n]}\n")) << json.substr(json.size() - 80);
+}
+
+// The most reads of tiles at one time. (Who waits for one has a span of that name, too.)
+std::size_t reads_at_once(const std::string& json) {
+  std::string transfers;
+  std::istringstream lines(json);
+  for (std::string line; std::getline(lines, line);)
+    if (line.find(",\"bytes\":4096}}") != std::string::npos) transfers += line + "\n";
+  std::vector<std::pair<double, int>> changes;  // ends come before beginnings of the same time
+  for (const auto& event : test_support::chrome_events(transfers)) {
+    if (event.name != "page-in") continue;
+    changes.emplace_back(event.begin, 1);
+    changes.emplace_back(event.begin + event.length - 0.0015, -1);  // thousandths are rounded
+  }
+  std::ranges::sort(changes);
+  int now = 0, most = 0;
+  for (const auto& [time, change] : changes) most = std::max(most, now += change);
+  return static_cast<std::size_t>(most);
+}
+
+TEST(Pager, ReadsIntoHalfOfItsFramesAtATime) {
+  for (const std::uint64_t budget : {1, 2, 8, 30}) {
+    libswap::Trace trace;
+    Rig rig(60, budget, {.trace = &trace, .bytes_per_s = 4096 * 2000});
+    ASSERT_TRUE(rig.create());
+    for (std::uint64_t step = 1; step <= 2; ++step) ASSERT_TRUE(rig.update(step));
+    rig.close();
+    const std::size_t most = reads_at_once(trace.to_chrome_json());
+    EXPECT_EQ(most, std::max<std::uint64_t>(1, rig.budget.frames / 2)) << budget;
+  }
 }
 
 // Flips one bit of a tile's newest version on the disk, below store and pager.
