@@ -392,18 +392,20 @@ EBB_API ebb_status ebb_engine_abandon(ebb_engine* engine) EBB_NOEXCEPT;
 /* [C] Takes the state to another swap directory, which must hold none. */
 EBB_API ebb_status ebb_engine_save_to(ebb_engine* engine, const char* directory) EBB_NOEXCEPT;
 
-/* [C] A state by its name ("master", "momentum_buffer", "exp_avg", "exp_avg_sq"), between steps:
- * each rank what it holds of these parameters as weights, in fp32. Masters in halves ("U16") are
- * whole here: EBB_STATE where somebody wrote to a bound weight, which is one half. */
-EBB_API ebb_status ebb_engine_read_state(ebb_engine* engine, const char* state,
-                                         const uint32_t* params, const ebb_buffer* into,
-                                         uint32_t count) EBB_NOEXCEPT;
+/* [C] States by their names ("master", "momentum_buffer", "exp_avg", "exp_avg_sq"), between steps:
+ * each rank what it holds of these parameters as weights, in fp32. `into`: `count` buffers for each
+ * state, one state after the other; what holds several of them is read once. Masters in halves
+ * ("U16") are whole here: EBB_STATE where somebody wrote to a bound weight, which is one half. */
+EBB_API ebb_status ebb_engine_read_states(ebb_engine* engine, const char* const* states,
+                                          uint32_t state_count, const uint32_t* params,
+                                          const ebb_buffer* into, uint32_t count) EBB_NOEXCEPT;
 /* [C] `taken`: how many steps these parameters have taken then; -1: as they have. Of masters in
  * halves the bound weights are written, too: copies alike; EBB_UNSUPPORTED for what is not finite.
  */
-EBB_API ebb_status ebb_engine_write_state(ebb_engine* engine, const char* state,
-                                          const uint32_t* params, const ebb_buffer* from,
-                                          uint32_t count, int64_t taken) EBB_NOEXCEPT;
+EBB_API ebb_status ebb_engine_write_states(ebb_engine* engine, const char* const* states,
+                                           uint32_t state_count, const uint32_t* params,
+                                           const ebb_buffer* from, uint32_t count,
+                                           int64_t taken) EBB_NOEXCEPT;
 
 /* [C] Marks the present state as a generation, durable behind the next steps; `begun` (may be
  * NULL): 0: one is still under way. */

@@ -47,12 +47,41 @@ Result<Pairs> pairs_of(const EngineObject& object, const uint32_t* params,
   return pairs;
 }
 
-std::vector<libmuon::StateBuffer> state_buffers(const Pairs& pairs) {
-  std::vector<libmuon::StateBuffer> buffers;
-  for (std::size_t i = 0; i < pairs.params.size(); ++i)
-    buffers.push_back({pairs.params[i], pairs.buffers[i]});
-  return buffers;
-}
+// Buffers of some states by their names, `count` for each.
+class NamedBuffers {
+ public:
+  struct Given {
+    const char* const* states;
+    uint32_t state_count;
+    const uint32_t* params;
+    const ebb_buffer* buffers;
+    uint32_t count;
+  };
+  static Result<NamedBuffers> make(const EngineObject& object, const Given& given) {
+    NamedBuffers all;
+    EBB_TRY_ASSIGN(const auto names, array_of(given.states, given.state_count, "states"));
+    for (std::size_t i = 0; i < names.size(); ++i) {
+      EBB_TRY_ASSIGN(const std::string_view name, text_of(names[i], "the state's name"));
+      const ebb_buffer* const own =
+          given.buffers == nullptr ? nullptr : given.buffers + i * given.count;
+      EBB_TRY_ASSIGN(const auto pairs, pairs_of(object, given.params, own, given.count));
+      auto& buffers = all.buffers_.emplace_back();
+      for (std::size_t k = 0; k < pairs.params.size(); ++k)
+        buffers.push_back({pairs.params[k], pairs.buffers[k]});
+      all.names_.push_back(name);
+    }
+    return all;
+  }
+  std::vector<libmuon::StateBuffers> states() const {
+    std::vector<libmuon::StateBuffers> all;
+    for (std::size_t i = 0; i < names_.size(); ++i) all.push_back({names_[i], buffers_[i]});
+    return all;
+  }
+
+ private:
+  std::vector<std::string_view> names_;
+  std::vector<std::vector<libmuon::StateBuffer>> buffers_;
+};
 
 Result<> hand_in(Engine& engine, uint32_t param, const TrainerBuffers::Given& gradient,
                  uint8_t kind) {
@@ -281,23 +310,25 @@ ebb_status ebb_engine_save_to(ebb_engine* engine, const char* directory) noexcep
                       [&](EngineObject& object) { return ebb::c::save_to(object, directory); });
 }
 
-ebb_status ebb_engine_read_state(ebb_engine* engine, const char* state, const uint32_t* params,
-                                 const ebb_buffer* into, uint32_t count) noexcept {
+ebb_status ebb_engine_read_states(ebb_engine* engine, const char* const* states,
+                                  uint32_t state_count, const uint32_t* params,
+                                  const ebb_buffer* into, uint32_t count) noexcept {
   return collectively(engine, [&](EngineObject& object) -> Result<> {
-    EBB_TRY_ASSIGN(const std::string_view name, ebb::c::text_of(state, "the state's name"));
-    EBB_TRY_ASSIGN(const auto pairs, ebb::c::pairs_of(object, params, into, count));
-    return object.engine->read_state(name, ebb::c::state_buffers(pairs));
+    EBB_TRY_ASSIGN(const auto all,
+                   ebb::c::NamedBuffers::make(object, {states, state_count, params, into, count}));
+    return object.engine->read_states(all.states());
   });
 }
 
-ebb_status ebb_engine_write_state(ebb_engine* engine, const char* state, const uint32_t* params,
-                                  const ebb_buffer* from, uint32_t count, int64_t taken) noexcept {
+ebb_status ebb_engine_write_states(ebb_engine* engine, const char* const* states,
+                                   uint32_t state_count, const uint32_t* params,
+                                   const ebb_buffer* from, uint32_t count, int64_t taken) noexcept {
   return collectively(engine, [&](EngineObject& object) -> Result<> {
-    EBB_TRY_ASSIGN(const std::string_view name, ebb::c::text_of(state, "the state's name"));
-    EBB_TRY_ASSIGN(const auto pairs, ebb::c::pairs_of(object, params, from, count));
+    EBB_TRY_ASSIGN(const auto all,
+                   ebb::c::NamedBuffers::make(object, {states, state_count, params, from, count}));
     std::optional<std::uint64_t> steps;
     if (taken >= 0) steps = static_cast<std::uint64_t>(taken);
-    return object.engine->write_state(name, ebb::c::state_buffers(pairs), steps);
+    return object.engine->write_states(all.states(), steps);
   });
 }
 

@@ -213,29 +213,41 @@ ChunkExchange::Sent ChunkExchange::weights_out(std::size_t chunk, const Travels&
   return matrices + adam;
 }
 
-Buffer ChunkExchange::state(const NamedState& state, std::size_t portion, const Transit& transit) {
+Buffer ChunkExchange::state(const NamedStates& states, std::size_t i, std::size_t portion,
+                            const Transit& transit) {
   const StatePlan& plan = setup_.plan();
-  if (plan.in_place(transit.param, transit.range.first, plan.weights())) return state.of(transit);
-  return staging_.in_portion(portion, transit);
+  if (plan.in_place(transit.param, transit.range.first, plan.weights()))
+    return states.of(i, transit);
+  return staging_.in_portion(portion, i, transit);
 }
 
-ChunkExchange::Sent ChunkExchange::state_out(const NamedState& state, std::size_t portion) {
-  const auto& [matrices, transits] = state.portion(portion);
+ChunkExchange::Sent ChunkExchange::states_out(const NamedStates& states, std::size_t portion) {
+  const auto& [matrices, transits] = states.portion(portion);
   const Routes& routes = setup_.routes;
-  const auto own = [&](const Transit& transit) { return this->state(state, portion, transit); };
-  const auto there = [&](const Transit& transit) { return state.of(transit); };
-  return (matrices ? routes.weights_from_owners : routes.weights_from_shards)
-      .run(*wire_, transits, {own, there});
+  const Exchange& out = matrices ? routes.weights_from_owners : routes.weights_from_shards;
+  std::uint64_t sent = 0;
+  for (std::size_t i = 0; i < states.count(); ++i) {
+    const auto own = [&](const Transit& transit) { return state(states, i, portion, transit); };
+    const auto there = [&](const Transit& transit) { return states.of(i, transit); };
+    EBB_TRY_ASSIGN(const std::uint64_t some, out.run(*wire_, transits, {own, there}));
+    sent += some;
+  }
+  return sent;
 }
 
-ChunkExchange::Sent ChunkExchange::state_in(const NamedState& state, std::size_t portion) {
-  begin_state(state, portion);
-  const auto& [matrices, transits] = state.portion(portion);
+ChunkExchange::Sent ChunkExchange::states_in(const NamedStates& states, std::size_t portion) {
+  begin_states(states, portion);
+  const auto& [matrices, transits] = states.portion(portion);
   const Routes& routes = setup_.routes;
-  const auto own = [&](const Transit& transit) { return this->state(state, portion, transit); };
-  const auto there = [&](const Transit& transit) { return state.of(transit); };
-  return (matrices ? routes.weights_to_owners : routes.weights_to_shards)
-      .run(*wire_, transits, {there, own});
+  const Exchange& in = matrices ? routes.weights_to_owners : routes.weights_to_shards;
+  std::uint64_t sent = 0;
+  for (std::size_t i = 0; i < states.count(); ++i) {
+    const auto own = [&](const Transit& transit) { return state(states, i, portion, transit); };
+    const auto there = [&](const Transit& transit) { return states.of(i, transit); };
+    EBB_TRY_ASSIGN(const std::uint64_t some, in.run(*wire_, transits, {there, own}));
+    sent += some;
+  }
+  return sent;
 }
 
 }  // namespace ebb::libmuon

@@ -15,7 +15,7 @@
 #include <vector>
 
 #include "ebb/libmuon/step/gradients.h"
-#include "ebb/libmuon/step/named_state.h"
+#include "ebb/libmuon/step/named_states.h"
 #include "ebb/libmuon/step/staging.h"
 #include "ebb/libmuon/step/updates.h"
 #include "ebb/libmuon/step/weights.h"
@@ -45,9 +45,9 @@ class ChunkExchange {
   Sent updates_together(std::size_t chunk);
   Sent results_apart(std::size_t chunk);
   Sent weights_out(std::size_t chunk, const Travels& travels);
-  // [C] A portion of a state: to the trainer, or from it.
-  Sent state_out(const NamedState& state, std::size_t portion);
-  Sent state_in(const NamedState& state, std::size_t portion);
+  // [C] A portion of states: to the trainer, or from it.
+  Sent states_out(const NamedStates& states, std::size_t portion);
+  Sent states_in(const NamedStates& states, std::size_t portion);
   // Whether U, or O, of some matrix travels with the chunk, to or from any rank.
   bool has_updates(std::size_t chunk) const { return !setup_.chunks().updates(chunk).empty(); }
   bool has_results(std::size_t chunk) const { return !setup_.chunks().results(chunk).empty(); }
@@ -61,11 +61,12 @@ class ChunkExchange {
   libswap::Buffer weight(std::size_t chunk, const Transit& transit);    // empty: nobody asked
   libswap::Buffer high(std::size_t chunk, const Transit& transit);
   void begin_weights(std::size_t chunk) { staging_.begin(Staging::Kind::weights, chunk); }
-  // Where a portion's range is that this rank owns; begin_state() makes room for what comes from
-  // here.
-  libswap::Buffer state(const NamedState& state, std::size_t portion, const Transit& transit);
-  void begin_state(const NamedState& state, std::size_t portion) {
-    staging_.begin_portion(portion, state.portion(portion).transits);
+  // Where a portion's range of state i is that this rank owns; begin_states() makes room for what
+  // comes from here.
+  libswap::Buffer state(const NamedStates& states, std::size_t i, std::size_t portion,
+                        const Transit& transit);
+  void begin_states(const NamedStates& states, std::size_t portion) {
+    staging_.begin_portion(portion, states.portion(portion).transits, states.count());
   }
   // The most that portions stage of this rank.
   std::uint64_t portion_bytes() const { return staging_.portion_bytes(); }

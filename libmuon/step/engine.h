@@ -87,6 +87,8 @@ class Engine {
   // a parameter that has no such state; Code::unsupported for what is kept in int8 blocks. Masters
   // in halves are joined: Code::state for weights that somebody else wrote to, as before a step.
   Result<> read_state(std::string_view state, std::span<const StateBuffer> into);
+  // [C] Several of the same parameters: what holds more than one of them is read once.
+  Result<> read_states(std::span<const StateBuffers> into);
   // [C] The other way, rounded to what the state is kept as; `taken`: how many steps these
   // parameters have taken then, which AdamW's bias correction counts. Masters that are written are
   // handed out by install_weights(). After an I/O error a part was written: nothing but
@@ -95,6 +97,9 @@ class Engine {
   // from what it gave, so that copies must be alike. Code::unsupported for what is not finite.
   Result<> write_state(std::string_view state, std::span<const StateBuffer> from,
                        std::optional<std::uint64_t> taken = {});
+  // [C] Several of the same parameters.
+  Result<> write_states(std::span<const StateBuffers> from,
+                        std::optional<std::uint64_t> taken = {});
 
   // A step is in flight from begin_step() on, until wait_step() or another call: set_...,
   // snapshot(), all that are about steps, and the destructor wait for its end first.

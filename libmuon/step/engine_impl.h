@@ -54,13 +54,14 @@ struct Engine::Impl {
 
   // state_by_name.cpp
   // The state's number, where it can be copied of all of these.
-  Result<std::uint32_t> can_copy(std::string_view state,
-                                 std::span<const StateBuffer> buffers) const;
+  Result<std::uint32_t> can_copy(const StateBuffers& some) const;
+  // Their numbers; they are of the same parameters.
+  Result<std::vector<std::uint32_t>> can_copy(std::span<const StateBuffers> states) const;
   // [C]
-  Result<NamedState> agree_on_state(std::string_view state, std::span<const StateBuffer> buffers,
-                                    std::optional<std::uint64_t> taken);
-  // Whether it is the low halves of masters that travel.
-  bool in_halves(const NamedState& state) const;
+  Result<NamedStates> agree_on_states(std::span<const StateBuffers> states,
+                                      std::optional<std::uint64_t> taken);
+  // Of masters of which only the low halves travel; empty: none are among them.
+  std::span<const StateBuffer> halves(std::span<const StateBuffers> states) const;
   Result<> can_part(std::span<const StateBuffer> masters) const;
   // What is bound becomes the high halves.
   void part(std::span<const StateBuffer> masters);

@@ -138,15 +138,20 @@ FlatRange Staging::portion_room() const {
   return regions.count >= lasting_bytes_ ? regions : FlatRange{0, lasting_bytes_};
 }
 
-void Staging::begin_portion(std::size_t portion, std::span<const Transit> transits) {
+void Staging::begin_portion(std::size_t portion, std::span<const Transit> transits,
+                            std::size_t states) {
   const std::uint64_t first = portion_room().first + portion % 2 * portion_bytes();
-  const std::uint64_t used =
-      lay({plan_->weights(), DType::f32}, transits, first, portions_[portion % 2]);
+  std::uint64_t used = first;
+  auto& places = portions_[portion % 2];
+  places.resize(states);
+  for (Places& of_state : places)
+    used = lay({plan_->weights(), DType::f32}, transits, used, of_state);
   EBB_CHECK(used <= first + portion_bytes());
 }
 
-libswap::Buffer Staging::in_portion(std::size_t portion, const Transit& transit) {
-  return elements_at(portions_[portion % 2], transit, DType::f32, memory_);
+libswap::Buffer Staging::in_portion(std::size_t portion, std::size_t state,
+                                    const Transit& transit) {
+  return elements_at(portions_[portion % 2][state], transit, DType::f32, memory_);
 }
 
 libswap::Buffer Staging::at(Kind kind, std::size_t chunk, const Transit& transit) {

@@ -41,9 +41,9 @@ class Staging {
   // Between steps portions of a state have the room of what travels in a step instead, in fp32,
   // even ones and odd ones by turns: what one may take of this rank. 0: nothing is staged here.
   std::uint64_t portion_bytes() const;
-  // Places for what a portion stages: what had them two portions before is gone.
-  void begin_portion(std::size_t portion, std::span<const Transit> transits);
-  libswap::Buffer in_portion(std::size_t portion, const Transit& transit);
+  // Places for what a portion stages of so many states: what had them two portions before is gone.
+  void begin_portion(std::size_t portion, std::span<const Transit> transits, std::size_t states);
+  libswap::Buffer in_portion(std::size_t portion, std::size_t state, const Transit& transit);
 
   // REQUIRES: inside a range that has its place here (staged_parts).
   libswap::Buffer at(Kind kind, std::size_t chunk, const Transit& transit);
@@ -80,13 +80,13 @@ class Staging {
 
   const StatePlan* plan_;
   const Chunks* chunks_;
-  std::size_t first_early_;                    // chunk
-  Each<Places> lasting_;                       // of highs: those of weights
-  std::vector<Places> early_;                  // of gradients, by chunk from that one on
-  Each<std::array<Places, 2>> places_;         // of chunks, even and odd
-  std::array<Places, 2> portions_;             // likewise
-  std::uint64_t lasting_bytes_ = 0;            // at the beginning of the memory
-  std::array<std::uint64_t, 4> borders_ = {};  // of the regions, in bytes
+  std::size_t first_early_;                      // chunk
+  Each<Places> lasting_;                         // of highs: those of weights
+  std::vector<Places> early_;                    // of gradients, by chunk from that one on
+  Each<std::array<Places, 2>> places_;           // of chunks, even and odd
+  std::array<std::vector<Places>, 2> portions_;  // likewise, by state
+  std::uint64_t lasting_bytes_ = 0;              // at the beginning of the memory
+  std::array<std::uint64_t, 4> borders_ = {};    // of the regions, in bytes
   libswap::DeviceMemory memory_;
 };
 

@@ -1,8 +1,10 @@
-// StateBuffer: where a trainer has a state of a parameter, for Engine::read_state() and
-// write_state(). A value.
+// StateBuffer: where a trainer has a state of a parameter, for Engine::read_states() and
+// write_states(). A value.
 #pragma once
 
 #include <cstdint>
+#include <span>
+#include <string_view>
 
 #include "ebb/libswap/device/device.h"
 
@@ -13,6 +15,12 @@ namespace ebb::libmuon {
 struct StateBuffer {
   std::uint32_t param = 0;
   libswap::Buffer pieces;
+};
+
+// One state, by its name.
+struct StateBuffers {
+  std::string_view state;
+  std::span<const StateBuffer> buffers;
 };
 
 }  // namespace ebb::libmuon

@@ -1,5 +1,6 @@
-// A state is read, or written, by its name. Of masters in halves the low ones travel, in the room
-// of fp32: the high ones are what each rank has bound, of the same elements, in the same order.
+// States are read, or written, by their names. Of masters in halves the low ones travel, in the
+// room of fp32: the high ones are what each rank has bound, of the same elements, in the same
+// order.
 #include <algorithm>
 #include <set>
 #include <utility>
@@ -26,12 +27,16 @@ Travels params_of(std::span<const StateBuffer> buffers) {
   return [all = std::move(all)](std::uint32_t param) { return all.contains(param); };
 }
 
+std::string names_of(std::span<const StateBuffers> states) {
+  std::string all;
+  for (const auto& [state, buffers] : states) all += (all.empty() ? "" : ", ") + std::string(state);
+  return all;
+}
+
 }  // namespace
 
-Result<std::uint32_t> Engine::Impl::can_copy(std::string_view state,
-                                             std::span<const StateBuffer> buffers) const {
-  EBB_TRY(not_stopped());
-  EBB_TRY(home.usable());
+Result<std::uint32_t> Engine::Impl::can_copy(const StateBuffers& some) const {
+  const auto& [state, buffers] = some;
   EBB_TRY_ASSIGN(const std::uint32_t number, state_named(state, "a buffer"));
   const StatePlan& plan = setup.plan();
   const EngineConfig& config = setup.config;
@@ -59,32 +64,57 @@ Result<std::uint32_t> Engine::Impl::can_copy(std::string_view state,
   return number;
 }
 
-Result<NamedState> Engine::Impl::agree_on_state(std::string_view state,
-                                                std::span<const StateBuffer> buffers,
-                                                std::optional<std::uint64_t> taken) {
+Result<std::vector<std::uint32_t>> Engine::Impl::can_copy(
+    std::span<const StateBuffers> states) const {
+  EBB_TRY(not_stopped());
+  EBB_TRY(home.usable());
+  std::vector<std::uint32_t> numbers;
+  for (const StateBuffers& some : states) {
+    EBB_TRY_ASSIGN(const std::uint32_t number, can_copy(some));
+    if (std::ranges::count(numbers, number) > 0)
+      return Error{Code::usage, compose("{} is named twice", some.state)};
+    numbers.push_back(number);
+    if (!std::ranges::equal(some.buffers, states.front().buffers, {}, &StateBuffer::param,
+                            &StateBuffer::param))
+      return Error{Code::usage, compose("{} and {} are to be copied of the same parameters",
+                                        states.front().state, some.state)};
+  }
+  return numbers;
+}
+
+Result<NamedStates> Engine::Impl::agree_on_states(std::span<const StateBuffers> states,
+                                                  std::optional<std::uint64_t> taken) {
   Communicator& ranks = setup.ranks;
-  const auto number = can_copy(state, buffers);
-  EBB_TRY(agree_all(number ? Result<>() : number.error(), compose("copying its {}", state)));
-  std::vector<StateBuffer> sorted(buffers.begin(), buffers.end());
-  std::ranges::sort(sorted, {}, &StateBuffer::param);
+  const auto numbers = can_copy(states);
+  const std::string names = names_of(states);
+  EBB_TRY(agree_all(numbers ? Result<>() : numbers.error(), compose("copying its {}", names)));
+  std::vector<NamedStates::One> sorted;
+  for (std::size_t i = 0; i < states.size(); ++i) {
+    const auto& buffers = states[i].buffers;
+    auto& one = sorted.emplace_back((*numbers)[i], std::vector(buffers.begin(), buffers.end()));
+    std::ranges::sort(one.buffers, {}, &StateBuffer::param);
+  }
+  const std::vector<StateBuffer>& params = sorted.front().buffers;
   std::vector<libswap::Setting> settings = {
-      {"the state to be copied", std::string(state)},
+      {"the state to be copied", names},
       {"the steps that it has taken", taken ? std::to_string(*taken) : "as before"},
-      {"the number of parameters whose state is copied", std::to_string(sorted.size())}};
-  for (const StateBuffer& buffer : sorted)
+      {"the number of parameters whose state is copied", std::to_string(params.size())}};
+  for (const StateBuffer& buffer : params)
     settings.push_back(
         {"a parameter whose state is copied", setup.config.model.params[buffer.param].name});
   EBB_TRY(libswap::same_everywhere(ranks, settings));
   // A rank that has room for all that it stages is no limit.
-  const std::uint64_t room = run->portion_bytes();
-  const bool limits = NamedState::staged_bytes(setup.plan(), sorted) > room;
+  const std::uint64_t room = run->portion_bytes() / states.size();
+  const bool limits = NamedStates::staged_bytes(setup.plan(), params) > room;
   EBB_TRY_ASSIGN(const std::int64_t most,
                  ranks.agree(static_cast<std::int64_t>(limits ? room : kMostRoundBytes)));
-  return NamedState(setup.plan(), setup.routes, *number, sorted, static_cast<std::uint64_t>(most));
+  return NamedStates(setup.plan(), setup.routes, sorted, static_cast<std::uint64_t>(most));
 }
 
-bool Engine::Impl::in_halves(const NamedState& state) const {
-  return state.state() == kMaster && setup.in_halves();
+std::span<const StateBuffer> Engine::Impl::halves(std::span<const StateBuffers> states) const {
+  if (!setup.in_halves()) return {};
+  const auto masters = std::ranges::find(states, "master", &StateBuffers::state);
+  return masters == states.end() ? std::span<const StateBuffer>() : masters->buffers;
 }
 
 Result<> Engine::Impl::can_part(std::span<const StateBuffer> masters) const {
@@ -97,43 +127,59 @@ void Engine::Impl::part(std::span<const StateBuffer> masters) {
   weights.taken(params_of(masters));
 }
 
-Result<> Engine::read_state(std::string_view state, std::span<const StateBuffer> into) {
-  EBB_TRY_ASSIGN(const Entry::Inside inside, impl_->entry.alone("read_state"));
+Result<> Engine::read_states(std::span<const StateBuffers> into) {
+  EBB_TRY_ASSIGN(const Entry::Inside inside, impl_->entry.alone("read_states"));
+  if (into.empty()) return {};
   Impl& self = *impl_;
   self.end_step();
-  EBB_TRY_ASSIGN(const NamedState named, self.agree_on_state(state, into, {}));
+  EBB_TRY_ASSIGN(const NamedStates named, self.agree_on_states(into, {}));
   if (named.portions() == 0) return {};
-  if (!self.in_halves(named)) return self.ended_well(self.run->read_state(named));
+  const std::span<const StateBuffer> halves = self.halves(into);
   libswap::Pool& pool = self.computing->pool();
-  EBB_TRY(self.agree_all(self.weights.unchanged(pool, params_of(into)), "reading its high halves"));
-  EBB_TRY(self.ended_well(self.run->read_state(named)));
-  for (const StateBuffer& lows : into) self.weights.join(lows, pool);
+  if (!halves.empty())
+    EBB_TRY(
+        self.agree_all(self.weights.unchanged(pool, params_of(halves)), "reading its high halves"));
+  EBB_TRY(self.ended_well(self.run->read_states(named)));
+  for (const StateBuffer& lows : halves) self.weights.join(lows, pool);
   return {};
 }
 
+Result<> Engine::read_state(std::string_view state, std::span<const StateBuffer> into) {
+  const StateBuffers one{state, into};
+  return read_states({&one, 1});
+}
+
 // A generation that is being written is of before.
-Result<> Engine::write_state(std::string_view state, std::span<const StateBuffer> from,
-                             std::optional<std::uint64_t> taken) {
-  EBB_TRY_ASSIGN(const Entry::Inside inside, impl_->entry.alone("write_state"));
+Result<> Engine::write_states(std::span<const StateBuffers> from,
+                              std::optional<std::uint64_t> taken) {
+  EBB_TRY_ASSIGN(const Entry::Inside inside, impl_->entry.alone("write_states"));
+  if (from.empty()) return {};
   Impl& self = *impl_;
   self.end_step();
-  EBB_TRY_ASSIGN(const NamedState named, self.agree_on_state(state, from, taken));
+  EBB_TRY_ASSIGN(const NamedStates named, self.agree_on_states(from, taken));
   if (named.portions() == 0) return {};
-  const bool halves = self.in_halves(named);
-  if (halves) EBB_TRY(self.agree_all(self.can_part(from), "writing its high halves"));
+  const std::span<const StateBuffer> halves = self.halves(from);
+  if (!halves.empty()) EBB_TRY(self.agree_all(self.can_part(halves), "writing its high halves"));
   EBB_TRY(self.home.settle(libswap::Snapshots::Mode::wait));
-  if (halves) self.weights.set_kept(std::nullopt);
-  if (Result<> ended = self.ended_well(self.run->write_state(named)); !ended) {
-    self.fate.set(
-        Fate::writing,
-        {Code::state, compose("a part of {} was written: {}", state, ended.error().message),
-         "abandon_step() goes back to the last committed generation"});
+  if (!halves.empty()) self.weights.set_kept(std::nullopt);
+  if (Result<> ended = self.ended_well(self.run->write_states(named)); !ended) {
+    self.fate.set(Fate::writing,
+                  {Code::state,
+                   compose("a part of {} was written: {}", names_of(from), ended.error().message),
+                   "abandon_step() goes back to the last committed generation"});
     return ended;
   }
-  if (halves) self.part(from);
+  if (!halves.empty()) self.part(halves);
   if (taken)
-    for (const StateBuffer& buffer : from) self.steps.set_taken(buffer.param, *taken);
+    for (const StateBuffer& buffer : from.front().buffers)
+      self.steps.set_taken(buffer.param, *taken);
   return {};
+}
+
+Result<> Engine::write_state(std::string_view state, std::span<const StateBuffer> from,
+                             std::optional<std::uint64_t> taken) {
+  const StateBuffers one{state, from};
+  return write_states({&one, 1}, taken);
 }
 
 }  // namespace ebb::libmuon

@@ -57,9 +57,8 @@ Sweep::Ports StepRun::ports() const {
   };
   const auto taken = [this](std::uint32_t param) { return steps_.taken(param); };
   Sweep::Ports ports{gradient, weight, high, taken};
-  ports.state = [=](const NamedState& state, std::size_t portion, const Transit& part) {
-    return exchange->state(state, portion, part);
-  };
+  ports.state = [=](const NamedStates& states, std::size_t i, std::size_t portion,
+                    const Transit& part) { return exchange->state(states, i, portion, part); };
   Updates* const updates = exchange->updates();
   if (updates == nullptr) return ports;
   using Kind = Updates::Kind;
@@ -293,21 +292,21 @@ Flow::Ended StepRun::hand_out_weights() {
                .doing = "reading its weights"});
 }
 
-Flow::Ended StepRun::read_state(const NamedState& state) {
+Flow::Ended StepRun::read_states(const NamedStates& states) {
   const auto out = [&](std::size_t portion) {
-    return travel_in_step("state out", [&] { return exchange_->state_out(state, portion); });
+    return travel_in_step("state out", [&] { return exchange_->states_out(states, portion); });
   };
-  return walk([&](const Sweep::Between& next) { return sweep_->read(state, next); },
-              [&](std::size_t portion) { exchange_->begin_state(state, portion); },
-              {.chunks = state.portions(), .out = out, .doing = "reading its state"});
+  return walk([&](const Sweep::Between& next) { return sweep_->read(states, next); },
+              [&](std::size_t portion) { exchange_->begin_states(states, portion); },
+              {.chunks = states.portions(), .out = out, .doing = "reading its state"});
 }
 
-Flow::Ended StepRun::write_state(const NamedState& state) {
+Flow::Ended StepRun::write_states(const NamedStates& states) {
   const auto in = [&](std::size_t portion) {
-    return travel_in_step("state in", [&] { return exchange_->state_in(state, portion); });
+    return travel_in_step("state in", [&] { return exchange_->states_in(states, portion); });
   };
-  return walk([&](const Sweep::Between& next) { return sweep_->write(state, steps_.now(), next); },
-              {}, {.chunks = state.portions(), .in = in, .doing = "writing its state"});
+  return walk([&](const Sweep::Between& next) { return sweep_->write(states, steps_.now(), next); },
+              {}, {.chunks = states.portions(), .in = in, .doing = "writing its state"});
 }
 
 }  // namespace ebb::libmuon

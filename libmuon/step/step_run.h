@@ -49,9 +49,9 @@ class StepRun {
   Flow::Ended keep_highs(const Travels& of);    // brings high halves of masters into their tiles
   Flow::Ended take_weights(const Travels& of);  // masters take bound weights (Sweep::take)
   Flow::Ended hand_out_weights();               // all of them, of the present state
-  // The same, portion by portion: a state to the trainer, or from it.
-  Flow::Ended read_state(const NamedState& state);
-  Flow::Ended write_state(const NamedState& state);
+  // The same, portion by portion: states to the trainer, or from it.
+  Flow::Ended read_states(const NamedStates& states);
+  Flow::Ended write_states(const NamedStates& states);
   std::uint64_t portion_bytes() const { return exchange_->portion_bytes(); }
 
   // Takes what was counted since the last call.

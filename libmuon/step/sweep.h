@@ -20,7 +20,7 @@
 #include "ebb/libmuon/kernels/table.h"
 #include "ebb/libmuon/plan/chunks.h"
 #include "ebb/libmuon/step/absent_gradients.h"
-#include "ebb/libmuon/step/named_state.h"
+#include "ebb/libmuon/step/named_states.h"
 #include "ebb/libmuon/step/streamed_update.h"
 #include "ebb/libswap/pager/lift.h"
 #include "ebb/libswap/pager/stream.h"
@@ -46,9 +46,10 @@ class Sweep {
     Piece moments = {};
     // Where what masters add to the gradient of a range waits for its U; empty: where U goes.
     Piece decay = {};
-    // Where a range of a portion of a state goes, or comes from.
-    std::function<libswap::Buffer(const NamedState&, std::size_t portion, const Transit&)> state =
-        {};
+    // Where a range of a portion of state i goes, or comes from.
+    std::function<libswap::Buffer(const NamedStates&, std::size_t i, std::size_t portion,
+                                  const Transit&)>
+        state = {};
   };
   // All are borrowed; learning rates of the model may change between updates.
   struct Parts {
@@ -85,10 +86,10 @@ class Sweep {
   // at `step` then.
   Result<> take(const Of& of, std::uint64_t step, const Between& next);
 
-  // A state to where Ports::state says, portion by portion; and from there, rounded to what it is
-  // kept as: its tiles are at `step` then.
-  Result<> read(const NamedState& state, const Between& next);
-  Result<> write(const NamedState& state, std::uint64_t step, const Between& next);
+  // States to where Ports::state says, portion by portion; and from there, rounded to what they are
+  // kept as: their tiles are at `step` then.
+  Result<> read(const NamedStates& states, const Between& next);
+  Result<> write(const NamedStates& states, std::uint64_t step, const Between& next);
 
   // Gradients times `grad_scale` into the state, which is at `step` afterwards; but for what is
   // untouched: tiles of nothing else are not visited. `absent` is borrowed until the end.
@@ -169,7 +170,13 @@ class Sweep {
   using Tiles = std::vector<std::vector<std::uint64_t>>;
   template <typename Take>
   void for_masters(const Take& take) const;
-  Tiles tiles_with(const NamedState& state) const;
+  Tiles tiles_with(const NamedStates& states) const;
+  // Which of the states a tile holds.
+  std::vector<std::size_t> held(const NamedStates& states, const TileEntry& entry) const;
+  // take(elements of the tile's column of state i, where the trainer's are) of a portion's.
+  template <typename Take>
+  void for_parts(const NamedStates& states, std::size_t i, std::size_t portion,
+                 const TileEntry& entry, const libswap::Buffer& column, const Take& take) const;
   Tiles tiles_with_weights(const Of& of) const;
   Tiles tiles_with_masters(const Of& of) const;
   using Visiting =
@@ -180,6 +187,9 @@ class Sweep {
   using Change = std::function<libswap::Event(std::size_t chunk, const TileEntry& entry,
                                               const std::vector<libswap::Buffer>& columns,
                                               libswap::Lift::Visit& lift)>;
+  // Of a tile in the cache's memory, when `behind` has passed.
+  libswap::Event change_tile(std::size_t chunk, const libswap::Stream::Lease& lease,
+                             const Change& change, const libswap::Event& behind);
   Result<> change(const Tiles& tiles, std::uint64_t step, const Change& change,
                   const Between& between);
   void wait_for_weights();

@@ -145,16 +145,22 @@ Result<> Sweep::keep(const Of& of, std::uint64_t step, const Between& between) {
   return cache_.settle();
 }
 
+Event Sweep::change_tile(std::size_t chunk, const Stream::Lease& lease, const Change& change,
+                         const Event& behind) {
+  parts_.pool.help_until(behind);
+  const TileEntry& entry = parts_.plan.tiles()[lease.tile];
+  libswap::Lift::Visit lift = lift_->begin();
+  const Buffer tile = lift.up(lease.buffer);
+  const Event done = change(chunk, entry, columns_of(entry, tile), lift);
+  const Event down = lift.down(tile, lease.buffer, done);
+  end_visit(lift, {}, done, down);
+  return down;
+}
+
 Result<> Sweep::change(const Tiles& tiles, std::uint64_t step, const Change& change,
                        const Between& between) {
   const auto visit = [&](std::size_t chunk, Stream& stream, const Stream::Lease& lease) {
-    const TileEntry& entry = parts_.plan.tiles()[lease.tile];
-    libswap::Lift::Visit lift = lift_->begin();
-    const Buffer tile = lift.up(lease.buffer);
-    const Event done = change(chunk, entry, columns_of(entry, tile), lift);
-    const Event down = lift.down(tile, lease.buffer, done);
-    stream.give_back(lease, down);
-    end_visit(lift, {}, done, down);
+    stream.give_back(lease, change_tile(chunk, lease, change, {}));
   };
   EBB_TRY(walk(tiles, TileCache::Use::modify, step, visit, between));
   return cache_.settle();
@@ -175,54 +181,82 @@ Result<> Sweep::take(const Of& of, std::uint64_t step, const Between& between) {
   return change(tiles_with_masters(of), step, take, between);
 }
 
-Sweep::Tiles Sweep::tiles_with(const NamedState& state) const {
+std::vector<std::size_t> Sweep::held(const NamedStates& states, const TileEntry& entry) const {
+  std::vector<std::size_t> all;
+  for (std::size_t i = 0; i < states.count(); ++i)
+    if (parts_.plan.holds(entry, states.state(i))) all.push_back(i);
+  return all;
+}
+
+// A tile that holds several of the states is visited once.
+Sweep::Tiles Sweep::tiles_with(const NamedStates& states) const {
   const StatePlan& plan = parts_.plan;
-  Tiles tiles(state.portions());
+  Tiles tiles(states.portions());
   for (std::uint64_t tile = 0; tile < plan.tiles().size(); ++tile) {
     const TileEntry& entry = plan.tiles()[tile];
-    if (!plan.holds(entry, state.state())) continue;
+    if (held(states, entry).empty()) continue;
     for (const StatePlan::Span& span : plan.spans(entry))
-      for (const std::size_t portion : state.portions_of({span.param, span.range}))
+      for (const std::size_t portion : states.portions_of({span.param, span.range}))
         if (tiles[portion].empty() || tiles[portion].back() != tile) tiles[portion].push_back(tile);
   }
   return tiles;
 }
 
-Result<> Sweep::read(const NamedState& state, const Between& between) {
-  const auto read = [&](std::size_t portion, Stream& stream, const Stream::Lease& lease) {
-    const TileEntry& entry = parts_.plan.tiles()[lease.tile];
-    libswap::Lift::Visit lift = lift_->begin();
-    const std::size_t column = *parts_.plan.columns().find(entry.visit, state.state());
-    const Buffer kept = lift.up(columns_of(entry, lease.buffer)[column]);
-    std::vector<Leaving> out;
-    std::vector<OutRange> ranges;
-    for (const StatePlan::Span& span : parts_.plan.spans(entry))
-      for (const FlatRange part : state.parts(portion, {span.param, span.range})) {
-        const Buffer to = ports_.state(state, portion, {span.param, part});
-        const Buffer here = lift.room_for(to);
-        out.push_back({here, to});
-        ranges.push_back(
-            {kept.sub(span.tile_first + part.first - span.range.first, part.count), here});
-      }
-    const Event done = parts_.kernels.hand_out(ranges, lift.ready());
-    stream.give_back(lease, done);
-    end_visit(lift, out, done, done);
-  };
-  return walk(tiles_with(state), TileCache::Use::read, 0, read, between);
+template <typename Take>
+void Sweep::for_parts(const NamedStates& states, std::size_t i, std::size_t portion,
+                      const TileEntry& entry, const Buffer& column, const Take& take) const {
+  for (const StatePlan::Span& span : parts_.plan.spans(entry))
+    for (const FlatRange part : states.parts(portion, {span.param, span.range}))
+      take(column.sub(span.tile_first + part.first - span.range.first, part.count),
+           ports_.state(states, i, portion, {span.param, part}));
 }
 
-Result<> Sweep::write(const NamedState& state, std::uint64_t step, const Between& between) {
-  const auto write = [&](std::size_t portion, const TileEntry& entry,
-                         const std::vector<Buffer>& columns, libswap::Lift::Visit& lift) {
-    const Buffer& kept = columns[*parts_.plan.columns().find(entry.visit, state.state())];
-    std::vector<OutRange> ranges;
-    for (const StatePlan::Span& span : parts_.plan.spans(entry))
-      for (const FlatRange part : state.parts(portion, {span.param, span.range}))
-        ranges.push_back({lift.up(ports_.state(state, portion, {span.param, part})),
-                          kept.sub(span.tile_first + part.first - span.range.first, part.count)});
-    return parts_.kernels.hand_out(ranges, lift.ready());
+// Each state is a visit of a lift: a slot has room for one.
+Result<> Sweep::read(const NamedStates& states, const Between& between) {
+  const auto read = [&](std::size_t portion, Stream& stream, const Stream::Lease& lease) {
+    const TileEntry& entry = parts_.plan.tiles()[lease.tile];
+    const std::vector<Buffer> columns = columns_of(entry, lease.buffer);
+    Event last;
+    for (const std::size_t i : held(states, entry)) {
+      libswap::Lift::Visit lift = lift_->begin();
+      const std::size_t column = *parts_.plan.columns().find(entry.visit, states.state(i));
+      std::vector<Leaving> out;
+      std::vector<OutRange> ranges;
+      for_parts(states, i, portion, entry, lift.up(columns[column]),
+                [&](const Buffer& kept, const Buffer& to) {
+                  const Buffer here = lift.room_for(to);
+                  out.push_back({here, to});
+                  ranges.push_back({kept, here});
+                });
+      lift.also_behind(last);
+      last = parts_.kernels.hand_out(ranges, lift.ready());
+      end_visit(lift, out, last, last);
+    }
+    stream.give_back(lease, last);
   };
-  return change(tiles_with(state), step, write, between);
+  return walk(tiles_with(states), TileCache::Use::read, 0, read, between);
+}
+
+Result<> Sweep::write(const NamedStates& states, std::uint64_t step, const Between& between) {
+  const auto write = [&](std::size_t portion, Stream& stream, const Stream::Lease& lease) {
+    Event last;
+    for (const std::size_t i : held(states, parts_.plan.tiles()[lease.tile])) {
+      const auto write_one = [&](std::size_t, const TileEntry& entry,
+                                 const std::vector<Buffer>& columns, libswap::Lift::Visit& lift) {
+        const std::size_t column = *parts_.plan.columns().find(entry.visit, states.state(i));
+        std::vector<OutRange> ranges;
+        for_parts(states, i, portion, entry, columns[column],
+                  [&](const Buffer& kept, const Buffer& from) {
+                    ranges.push_back({lift.up(from), kept});
+                  });
+        return parts_.kernels.hand_out(ranges, lift.ready());
+      };
+      last = change_tile(portion, lease, write_one, last);
+    }
+    stream.give_back(lease, last);
+  };
+  EBB_TRY(walk(tiles_with(states), TileCache::Use::modify, step, write, between));
+  return cache_.settle();
 }
 
 }  // namespace ebb::libmuon

@@ -161,10 +161,16 @@ TEST_F(CArgumentsOfEngines, OfAnEngineAreCheckedBeforeItIsAsked) {
   refused(ebb_engine_wait_parameter(engine_, 4), EBB_USAGE, "parameter 4: the model has 4");
   refused(ebb_engine_set(engine_, 0, nullptr, 1), EBB_USAGE, "ebb_engine_set: key is NULL");
   refused(ebb_engine_save_to(engine_, nullptr), EBB_USAGE, "ebb_engine_save_to: directory is NULL");
-  refused(ebb_engine_read_state(engine_, "momentum", kFirst, buffers.data(), 1), EBB_USAGE,
-          "momentum");
-  refused(ebb_engine_read_state(engine_, nullptr, kFirst, buffers.data(), 1), EBB_USAGE,
-          "the state's name is NULL");
+  const auto read = [&](std::vector<const char*> states, std::vector<ebb_buffer> into) {
+    return ebb_engine_read_states(engine_, states.data(), static_cast<std::uint32_t>(states.size()),
+                                  kFirst, into.data(), 1);
+  };
+  refused(read({"momentum"}, {buffers[0]}), EBB_USAGE, "momentum");
+  refused(read({nullptr}, {buffers[0]}), EBB_USAGE, "the state's name is NULL");
+  refused(read({"master", "master"}, {buffers[0], buffers[0]}), EBB_USAGE, "master is named twice");
+  refused(read({"master", "exp_avg"}, {buffers[0], buffers[0]}), EBB_USAGE, "a has no exp_avg");
+  refused(ebb_engine_read_states(engine_, nullptr, 1, kFirst, buffers.data(), 1), EBB_USAGE,
+          "states is NULL");
   refused(ebb_engine_take_weights(engine_, kFifth, 1), EBB_USAGE, "4");
   refused(ebb_engine_set_blob(engine_, nullptr, "", 0), EBB_USAGE, "key is NULL");
   refused(ebb_engine_blob(engine_, "key", nullptr, nullptr), EBB_USAGE, "size is NULL");

@@ -119,32 +119,44 @@ TEST_F(CEngine, StateGoesOutAndInByName) {
   for (std::uint64_t step = 0; step < 2; ++step)
     ASSERT_EQ(model.step(engine, step), EBB_DONE) << last_message();
   static constexpr std::uint32_t kMatrices[] = {0, 1, 2};
+  static constexpr const char *kMaster[] = {"master"}, *kMomentum[] = {"momentum_buffer"},
+                              *kExpAvg[] = {"exp_avg"};
   Weights read(3, std::vector<float>(24 * 16));
   const auto places = SmallModel::buffers(read);
-  ASSERT_EQ(ebb_engine_read_state(engine, "master", kMatrices, places.data(), 3), EBB_DONE)
+  ASSERT_EQ(ebb_engine_read_states(engine, kMaster, 1, kMatrices, places.data(), 3), EBB_DONE)
       << last_message();
   EXPECT_EQ(read, Weights(model.weights.begin(), model.weights.begin() + 3));
-  ASSERT_EQ(ebb_engine_read_state(engine, "momentum_buffer", kMatrices, places.data(), 3),
-            EBB_DONE);
+  ASSERT_EQ(ebb_engine_read_states(engine, kMomentum, 1, kMatrices, places.data(), 3), EBB_DONE);
   for (auto& one : read) one[5] += 1;
-  ASSERT_EQ(ebb_engine_write_state(engine, "momentum_buffer", kMatrices, places.data(), 3, -1),
+  ASSERT_EQ(ebb_engine_write_states(engine, kMomentum, 1, kMatrices, places.data(), 3, -1),
             EBB_DONE)
       << last_message();
   EXPECT_EQ(ebb_engine_wait_parameter(engine, 0), EBB_DONE) << last_message();
   Weights again(3, std::vector<float>(24 * 16));
   const auto into = SmallModel::buffers(again);
-  ASSERT_EQ(ebb_engine_read_state(engine, "momentum_buffer", kMatrices, into.data(), 3), EBB_DONE);
+  ASSERT_EQ(ebb_engine_read_states(engine, kMomentum, 1, kMatrices, into.data(), 3), EBB_DONE);
   EXPECT_EQ(again, read);
   EXPECT_NE(about(engine).find(R"("taken":{})"), std::string::npos) << about(engine);
   std::vector<std::vector<float>> vector(1, std::vector<float>(40));
   const auto moment = SmallModel::buffers(vector);
   static constexpr std::uint32_t kBias = 3;
-  ASSERT_EQ(ebb_engine_write_state(engine, "exp_avg", &kBias, moment.data(), 1, 17), EBB_DONE);
+  ASSERT_EQ(ebb_engine_write_states(engine, kExpAvg, 1, &kBias, moment.data(), 1, 17), EBB_DONE);
   EXPECT_NE(about(engine).find(R"("taken":{"bias":17})"), std::string::npos) << about(engine);
+  // Several at once, one behind the other.
+  static constexpr const char* kBoth[] = {"exp_avg_sq", "exp_avg"};
+  std::vector<std::vector<float>> both(2, std::vector<float>(40, 3));
+  const auto moments = SmallModel::buffers(both);
+  ASSERT_EQ(ebb_engine_read_states(engine, kBoth, 2, &kBias, moments.data(), 1), EBB_DONE);
+  EXPECT_EQ(both[1], vector[0]);
+  both[0].swap(both[1]);
+  const auto swapped = SmallModel::buffers(both);
+  ASSERT_EQ(ebb_engine_write_states(engine, kBoth, 2, &kBias, swapped.data(), 1, -1), EBB_DONE);
+  ASSERT_EQ(ebb_engine_read_states(engine, kBoth, 1, &kBias, moments.data(), 1), EBB_DONE);
+  EXPECT_EQ(both[0], vector[0]);
 
   model.weights[1][3] = 0.75f;  // a trainer's own edit
   ASSERT_EQ(ebb_engine_take_weights(engine, kMatrices, 3), EBB_DONE) << last_message();
-  ASSERT_EQ(ebb_engine_read_state(engine, "master", kMatrices, into.data(), 3), EBB_DONE);
+  ASSERT_EQ(ebb_engine_read_states(engine, kMaster, 1, kMatrices, into.data(), 3), EBB_DONE);
   EXPECT_EQ(again[1][3], 0.75f);
   EXPECT_EQ(ebb_engine_close(engine), EBB_DONE);
 }

@@ -19,6 +19,7 @@ struct Call {
 const std::vector<Call>& engine_calls() {
   static std::uint64_t number = 0;
   static char* text = nullptr;
+  static const char* master = "master";
   static const std::vector<Call> all = {
       {"bind", [](ebb_engine* e) { return ebb_engine_bind(e, nullptr, nullptr, 0); }},
       {"install_weights", ebb_engine_install_weights},
@@ -33,10 +34,12 @@ const std::vector<Call>& engine_calls() {
       {"continue", [](ebb_engine* e) { return ebb_engine_continue(e, nullptr); }},
       {"abandon", ebb_engine_abandon},
       {"save_to", [](ebb_engine* e) { return ebb_engine_save_to(e, "/tmp/none"); }},
-      {"read_state",
-       [](ebb_engine* e) { return ebb_engine_read_state(e, "master", nullptr, nullptr, 0); }},
-      {"write_state",
-       [](ebb_engine* e) { return ebb_engine_write_state(e, "master", nullptr, nullptr, 0, -1); }},
+      {"read_states",
+       [](ebb_engine* e) { return ebb_engine_read_states(e, &master, 1, nullptr, nullptr, 0); }},
+      {"write_states",
+       [](ebb_engine* e) {
+         return ebb_engine_write_states(e, &master, 1, nullptr, nullptr, 0, -1);
+       }},
       {"snapshot", [](ebb_engine* e) { return ebb_engine_snapshot(e, nullptr); }},
       {"wait_snapshot", [](ebb_engine* e) { return ebb_engine_wait_snapshot(e, nullptr); }},
       {"committed", [](ebb_engine* e) { return ebb_engine_committed(e, nullptr, nullptr); }},

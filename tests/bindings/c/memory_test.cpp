@@ -13,6 +13,7 @@
 namespace ebb::c {
 namespace {
 
+constexpr const char* kMaster[] = {"master"};
 constexpr std::uint32_t kAll[SmallModel::kParams] = {0, 1, 2, 3};
 
 // A trainer whose allocations fail only inside of the call that a test makes.
@@ -117,14 +118,15 @@ const Call kCalls[] = {
     {"install_weights", [](Trainer& t) { return ebb_engine_install_weights(t.engine); }},
     {"take_weights",
      [](Trainer& t) { return ebb_engine_take_weights(t.engine, kAll, SmallModel::kParams); }},
-    {"read_state",
+    {"read_states",
      [](Trainer& t) {
-       return ebb_engine_read_state(t.engine, "master", kAll, t.states.data(), SmallModel::kParams);
+       return ebb_engine_read_states(t.engine, kMaster, 1, kAll, t.states.data(),
+                                     SmallModel::kParams);
      }},
-    {"write_state",
+    {"write_states",
      [](Trainer& t) {
-       return ebb_engine_write_state(t.engine, "master", kAll, t.states.data(), SmallModel::kParams,
-                                     -1);
+       return ebb_engine_write_states(t.engine, kMaster, 1, kAll, t.states.data(),
+                                      SmallModel::kParams, -1);
      }},
     {"set", [](Trainer& t) { return ebb_engine_set(t.engine, 0, "lr", 0.1); }},
     {"set_blob", [](Trainer& t) { return ebb_engine_set_blob(t.engine, "place", "12", 2); }},

@@ -117,8 +117,10 @@ class Caller {
     if (one_in(12)) return nullptr;
     return all.begin()[draw_() % all.size()];
   }
-  const char* state() {
-    return text({"master", "momentum_buffer", "exp_avg", "exp_avg_sq", "none", ""});
+  const char* const* states_named() {
+    for (const char*& state : named_)
+      state = text({"master", "momentum_buffer", "exp_avg", "exp_avg_sq", "none", ""});
+    return one_in(25) ? nullptr : named_;
   }
   std::uint32_t count() { return one_in(8) ? below(7) : SmallModel::kParams; }
   const std::uint32_t* params() {
@@ -154,7 +156,8 @@ class Caller {
   Life life_;
   std::mt19937_64 draw_;
   std::uint32_t params_[8] = {};
-  ebb_buffer buffers_[8] = {};
+  const char* named_[2] = {};
+  ebb_buffer buffers_[16] = {};  // of two states
   // Of its own: another thread's may be borrowed by a step.
   std::vector<std::vector<float>> state_ = SmallModel().weights;
 };
@@ -199,10 +202,10 @@ std::span<const Caller::Named> Caller::steps() {
 
 std::span<const Caller::Named> Caller::states() {
   static constexpr Named kAll[] = {
-      {"ebb_engine_read_state",
+      {"ebb_engine_read_states",
        [](Caller& c) {
-         return ebb_engine_read_state(c.engine(), c.state(), c.params(), c.buffers(c.state_),
-                                      c.count());
+         return ebb_engine_read_states(c.engine(), c.states_named(), c.below(3), c.params(),
+                                       c.buffers(c.state_), c.count());
        }},
       {"ebb_engine_set_blob",
        [](Caller& c) {
@@ -217,10 +220,11 @@ std::span<const Caller::Named> Caller::states() {
          return ebb_engine_blob(c.engine(), c.text({"a", "b"}), c.one_in(9) ? nullptr : bytes,
                                 c.one_in(9) ? nullptr : &size);
        }},
-      {"ebb_engine_write_state",
+      {"ebb_engine_write_states",
        [](Caller& c) {
-         return ebb_engine_write_state(c.engine(), c.state(), c.params(), c.buffers(c.state_),
-                                       c.count(), static_cast<std::int64_t>(c.below(5)) - 1);
+         return ebb_engine_write_states(c.engine(), c.states_named(), c.below(3), c.params(),
+                                        c.buffers(c.state_), c.count(),
+                                        static_cast<std::int64_t>(c.below(5)) - 1);
        }},
       {"ebb_engine_set",
        [](Caller& c) {

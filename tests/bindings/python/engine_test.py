@@ -6,7 +6,7 @@ import ctypes
 import json
 import math
 import unittest
-from ctypes import byref, c_int32, c_uint32, c_uint64, c_void_p
+from ctypes import byref, c_char_p, c_int32, c_uint32, c_uint64, c_void_p
 
 from ebb import _library
 from small_model import NAMES, EngineCase, Matrix, SmallModel, buffers, step
@@ -70,7 +70,8 @@ class Engine(EngineCase):
         masters = [Matrix() for _ in NAMES]
         numbers = (c_uint32 * len(NAMES))(*range(len(NAMES)))
         _library.call(
-            "ebb_engine_read_state", engine, b"master", numbers, buffers(masters), len(numbers)
+            "ebb_engine_read_states", engine, (c_char_p * 1)(b"master"), 1, numbers,
+            buffers(masters), len(numbers)
         )
         self.assertEqual([list(master) for master in masters], model.values())
 

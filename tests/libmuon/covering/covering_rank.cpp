@@ -337,24 +337,32 @@ Result<> CoveringRank::compare() {
   return {};
 }
 
-// What is read by name is what is stored.
+// What is read by name, states of the same parameters together, is what is stored.
 Result<> CoveringRank::compare_by_name(const std::map<std::string, std::vector<float>>& stored) {
-  for (const std::string state : {"master", "momentum_buffer", "exp_avg", "exp_avg_sq"}) {
-    if (!is_copied(state)) continue;
-    std::vector<std::uint32_t> have;
-    for (std::uint32_t param = 0; param < params(); ++param)
-      if (state == "master" ? !masters_->has(param)
-                            : is_muon(run_.config.model, param) == (state == "momentum_buffer"))
-        have.push_back(param);
-    ByName read(plan(), have);
-    EBB_TRY(engine_->read_state(state, read.buffers()));
-    std::uint64_t differ = 0;
-    read.for_all([&](std::uint32_t param, std::uint64_t element, float& value) {
-      const auto& wanted = stored.at(run_.config.model.params[param].name + " " + state);
-      differ += value != wanted[element] ? 1 : 0;
-    });
-    if (differ > 0)
-      return Error{Code::state, compose("{} elements of {} are read otherwise", differ, state)};
+  using Kind = std::pair<bool, bool>;  // a matrix; whose master the trainer has
+  std::map<Kind, std::vector<std::uint32_t>> alike;
+  for (std::uint32_t param = 0; param < params(); ++param)
+    alike[{is_muon(run_.config.model, param), masters_->has(param)}].push_back(param);
+  for (const auto& [kind, have] : alike) {
+    const auto [matrices, kept] = kind;
+    std::vector<std::string> states;
+    if (!kept) states.emplace_back("master");
+    if (matrices)
+      states.emplace_back("momentum_buffer");
+    else
+      states.insert(states.end(), {"exp_avg_sq", "exp_avg"});
+    std::erase_if(states, [&](const std::string& state) { return !is_copied(state); });
+    AllByName read(plan(), states, have);
+    EBB_TRY(engine_->read_states(read.buffers()));
+    std::map<std::string, std::uint64_t> differ;
+    read.for_all(
+        [&](const std::string& state, std::uint32_t param, std::uint64_t element, float& value) {
+          const auto& wanted = stored.at(run_.config.model.params[param].name + " " + state);
+          differ[state] += value != wanted[element] ? 1 : 0;
+        });
+    for (const auto& [state, count] : differ)
+      if (count > 0)
+        return Error{Code::state, compose("{} elements of {} are read otherwise", count, state)};
   }
   return {};
 }

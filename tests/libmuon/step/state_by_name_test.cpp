@@ -96,7 +96,18 @@ ByName copied_of(const libmuon::Engine& engine, const libmuon::ModelSpec& model,
   return {engine.state_plan(), have};
 }
 
-// Of all states, what is not what is stored.
+// What a rank has of all states of matrices, or of the others: each parameter has all of them.
+AllByName all_of(const libmuon::Engine& engine, const libmuon::ModelSpec& model, bool matrices) {
+  std::vector<std::string> states;
+  for (const std::string& state : kStates)
+    if (state == "master" || (state == "momentum_buffer") == matrices) states.push_back(state);
+  std::vector<std::uint32_t> have;
+  for (std::uint32_t param = 0; param < model.params.size(); ++param)
+    if (has(model, param, "momentum_buffer") == matrices) have.push_back(param);
+  return {engine.state_plan(), std::move(states), have};
+}
+
+// Of all states, what is not what is stored, read one by one or together.
 std::string not_as_stored(libmuon::Engine& engine, const libmuon::ModelSpec& model,
                           const Stored& stored) {
   for (const std::string& state : kStates) {
@@ -109,6 +120,18 @@ std::string not_as_stored(libmuon::Engine& engine, const libmuon::ModelSpec& mod
       if (found.empty() && value != wanted)
         found = compose("{} of {}, element {}", state, model.params[param].name, i);
     });
+    if (!found.empty()) return found;
+  }
+  for (const bool matrices : {true, false}) {
+    AllByName copied = all_of(engine, model, matrices);
+    if (const auto read = engine.read_states(copied.buffers()); !read) return read.error().message;
+    std::string found;
+    copied.for_all(
+        [&](const std::string& state, std::uint32_t param, std::uint64_t i, float value) {
+          const float wanted = stored.at(model.params[param].name + " " + state)[i];
+          if (found.empty() && value != wanted)
+            found = compose("{} of {}, element {}, together", state, model.params[param].name, i);
+        });
     if (!found.empty()) return found;
   }
   return {};
@@ -134,6 +157,28 @@ float written(const std::string& state, std::uint32_t param, std::uint64_t eleme
   return state == "exp_avg_sq" ? value * value : value;
 }
 
+// All states, one by one or those of a parameter together; 41 steps are taken then.
+Result<> write_all(libmuon::Engine& engine, const libmuon::ModelSpec& model, bool together) {
+  if (together) {
+    for (const bool matrices : {true, false}) {
+      AllByName copied = all_of(engine, model, matrices);
+      copied.for_all([&](const std::string& state, std::uint32_t param, std::uint64_t i,
+                         float& value) { value = written(state, param, i); });
+      EBB_TRY(engine.write_states(copied.buffers(), 41));
+    }
+    return engine.weights_ready(0);  // those of the last step
+  }
+  for (const std::string& state : kStates) {
+    ByName copied = copied_of(engine, model, state);
+    copied.for_all([&](std::uint32_t param, std::uint64_t i, float& value) {
+      value = written(state, param, i);
+    });
+    EBB_TRY(engine.write_state(state, copied.buffers(), 41));
+    EBB_TRY(engine.weights_ready(0));
+  }
+  return {};
+}
+
 // Each rank has the high halves of what it holds, copies of it too.
 void expect_highs_of(const Stored& stored, RankEngine& rank, const libmuon::ModelSpec& model) {
   rank.edit_weights([&](std::uint32_t param, std::uint64_t element, float& weight) {
@@ -145,7 +190,9 @@ void expect_highs_of(const Stored& stored, RankEngine& rank, const libmuon::Mode
 // With what is written, and `taken`, all end with the same bits; those of momentum in bf16 apart.
 TEST(StateByName, IsWrittenToWhereverItLiesAndStepsGoOnFromIt) {
   std::map<std::string, Stored> wanted;  // by the model
+  bool together = false;
   for (const auto& [setup, what] : settings()) {
+    together = !together;
     const TempDir folder;
     World world(disk(), folder.path(), setup.ranks);
     const auto config = config_of(setup, setup.model);
@@ -155,14 +202,7 @@ TEST(StateByName, IsWrittenToWhereverItLiesAndStepsGoOnFromIt) {
       EBB_TRY_ASSIGN(auto rank, RankEngine::open(world, ranks, config));
       libmuon::Engine& engine = rank.engine();
       EBB_TRY(step_to(rank, 1));
-      for (const std::string& state : kStates) {
-        ByName copied = copied_of(engine, setup.model, state);
-        copied.for_all([&](std::uint32_t param, std::uint64_t i, float& value) {
-          value = written(state, param, i);
-        });
-        EBB_TRY(engine.write_state(state, copied.buffers(), 41));
-        EBB_TRY(engine.weights_ready(0));  // those of the last step
-      }
+      EBB_TRY(write_all(engine, setup.model, together));
       EBB_TRY_ASSIGN(const Stored stored, rank.stored());
       if (setup.dtypes.contains("master")) expect_highs_of(stored, rank, setup.model);
       for (std::uint32_t param = 0; param < setup.model.params.size(); ++param)

@@ -349,22 +349,29 @@ class Engine:
     def abandon(self) -> None:
         self._call("abandon")
 
-    def read_state(self, state: str, params: Sequence[int], into: Sequence[torch.Tensor]) -> None:
-        self._call("read_state", state.encode(), *self._named(params, into))
-
-    def write_state(
-        self, state: str, params: Sequence[int], of: Sequence[torch.Tensor], taken: int | None
+    def read_states(
+        self, states: Sequence[str], params: Sequence[int], into: Sequence[Sequence[torch.Tensor]]
     ) -> None:
-        self._call(
-            "write_state", state.encode(), *self._named(params, of), -1 if taken is None else taken
-        )
+        """`into`: by state, by parameter."""
+        self._call("read_states", *self._named(states, params, into))
 
-    def _named(self, params: Sequence[int], tensors: Sequence[torch.Tensor]) -> tuple[Any, ...]:
-        numbers = (ctypes.c_uint32 * max(1, len(params)))(*params)
-        buffers = (_abi.Buffer * max(1, len(params)))()
-        for buffer, tensor in zip(buffers, tensors):
+    def write_states(
+        self, states: Sequence[str], params: Sequence[int], of: Sequence[Sequence[torch.Tensor]],
+        taken: int | None,
+    ) -> None:  # fmt: skip
+        count = -1 if taken is None else taken
+        self._call("write_states", *self._named(states, params, of), count)
+
+    def _named(
+        self, states: Sequence[str], params: Sequence[int],
+        tensors: Sequence[Sequence[torch.Tensor]],
+    ) -> tuple[Any, ...]:  # fmt: skip
+        names = (ctypes.c_char_p * len(states))(*[state.encode() for state in states])
+        numbers = (ctypes.c_uint32 * len(params))(*params)
+        buffers = (_abi.Buffer * (len(states) * len(params)))()
+        for buffer, tensor in zip(buffers, (one for some in tensors for one in some)):
             fill(buffer, tensor)
-        return numbers, buffers, len(params)
+        return names, len(states), numbers, buffers, len(params)
 
     def snapshot(self) -> bool:
         begun = ctypes.c_int32()

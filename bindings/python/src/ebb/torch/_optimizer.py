@@ -279,7 +279,7 @@ class Optimizer(torch.optim.Optimizer):
             run = self._opened()
             if name not in run.of.names:
                 raise UsageError(f"no parameter is named {name!r}")
-            return run.read(run.of.names.index(name), state)
+            return run.read([run.of.names.index(name)], [state])[0][0]
 
     def load(self, path: str | os.PathLike[str]) -> str:
         """[C] Opens with the state of a checkpoint, of any format that Ebb reads, in place of what
@@ -307,7 +307,10 @@ class Optimizer(torch.optim.Optimizer):
     def _lazy(self, run: Run, i: int) -> _state.LazyState:
         """torch's keys of a parameter, from the beginning."""
         count = ("step",) if run.of.algorithms[i] == "adamw" else ()
-        read = lambda name: run.counts()(i) if name == "step" else run.read(i, name)  # noqa: E731
+
+        def read(name: str) -> Tensor:
+            return run.counts()(i) if name == "step" else run.read([i], [name])[0][0]
+
         return _state.LazyState((*count, *run.state_names(i)), read)
 
     def _make_step(self) -> None:
@@ -379,15 +382,15 @@ class Optimizer(torch.optim.Optimizer):
     def _read_states(self, keep: bool) -> dict[int, dict[str, Any]] | None:
         """[C] By torch's numbers of parameters; where they are not kept, the same calls."""
         run = self._opened()
-        count, states = run.counts(), {}
+        count = run.counts()
+        read: dict[int, dict[str, Any]] = {}
+        for names, some in run.alike():
+            for name, tensors in zip(names, run.read(some, names)):
+                for i, tensor in zip(some, tensors if keep else ()):
+                    of = read.setdefault(i, {"step": count(i)} if "exp_avg" in names else {})
+                    of[name] = tensor
         numbers = _state_dict.numbers(self.param_groups, run.of.params)
-        for i, number in enumerate(numbers):
-            one = {"step": count(i)} if run.of.algorithms[i] == "adamw" else {}
-            for name in run.state_names(i):
-                one[name] = run.read(i, name)
-            if keep:
-                states[number] = one
-        return states if keep else None
+        return {number: read[i] for i, number in enumerate(numbers)} if keep else None
 
     def _take_states(self, given: dict[str, Any]) -> None:
         by_name = _state_dict.states_by_name(self.param_groups, given)

@@ -26,6 +26,7 @@ from ._staging import Staging
 from ._world import World, connect
 
 _BEFORE = OURS + "steps before this store"  # a blob
+_AT_ONCE = 64 << 20  # elements: enough for a disk, and little where nobody keeps them
 _SLICE_MS = 200  # how long Ctrl-C waits for a step
 
 
@@ -226,15 +227,32 @@ class Run:
         whole = self.of.params[i].dtype is torch.float32
         return names if whole else (*names, "master")
 
-    def read(self, i: int, state: str) -> Tensor:
-        """[C] This rank's part, in a file of the swap directory, placed as the parameter. A half of
-        a master that was edited is taken first."""
-        if self._halves and state == "master":
+    def alike(self) -> Iterator[tuple[tuple[str, ...], list[int]]]:
+        """Parameters that have the same states, as many as are read at once; the same on all
+        ranks."""
+        some: list[int] = []
+        states: tuple[str, ...] = ()
+        elems = 0
+        for i, param in enumerate(self.of.params):
+            if some and (states != self.state_names(i) or elems + param.numel() > _AT_ONCE):
+                yield states, some
+                some, elems = [], 0
+            some.append(i)
+            states, elems = self.state_names(i), elems + param.numel()
+        if some:
+            yield states, some
+
+    def read(self, numbers: Sequence[int], states: Sequence[str]) -> list[list[Tensor]]:
+        """[C] By state, by parameter: this rank's part, in a file of the swap directory, placed as
+        the parameter. All parameters have all of the states, which lie together and are read
+        together. A half of a master that was edited is taken first."""
+        if self._halves and "master" in states:
             self._take_edits(self._bind())
-        param = self.of.params[i]
-        mine = _state.file_backed(tuple(_placements.local(param).shape), self.scratch)
-        self.engine.read_state(state, [i], [mine])
-        return _state.like_parameter(mine, param)
+        params = [self.of.params[i] for i in numbers]
+        shapes = [tuple(_placements.local(param).shape) for param in params]
+        mine = [[_state.file_backed(shape, self.scratch) for shape in shapes] for _ in states]
+        self.engine.read_states(states, numbers, mine)
+        return [[_state.like_parameter(*one) for one in zip(some, params)] for some in mine]
 
     def counts(self) -> Callable[[int], Tensor]:
         """How many steps a parameter has taken, as AdamW's state has it."""
@@ -245,30 +263,33 @@ class Run:
         )
 
     def write_states(self, by_name: dict[str, Any], step: int) -> None:
-        """[C] One after the other, each rank what it holds. What is not there begins anew; the
-        state is that of `step` then, whatever this store has counted. Parameters become their
-        masters, rounded; what was edited before is taken first."""
+        """[C] One parameter after the other, each rank what it holds. What is not there begins
+        anew; the state is that of `step` then, whatever this store has counted. Parameters become
+        their masters, rounded; what was edited before is taken first."""
         self._take_edits(self._bind())
         masters = False
         for i, name in enumerate(self.of.names):
             given = by_name.get(name) or {}
             count = given.get("step") if given else 0
             taken = None if count is None else int(count)
-            for state in self.state_names(i):
-                if state in given:
-                    mine = _state.mine_of(given[state], self.of.params[i])
-                elif state == "master":
-                    continue
-                else:
-                    mine = torch.zeros(_placements.local(self.of.params[i]).shape)
-                self.engine.write_state(state, [i], [mine], taken)
-                masters = masters or state == "master"
+            states = [s for s in self.state_names(i) if s in given or s != "master"]
+            self.engine.write_states(
+                states, [i], [[self._given(given.get(state), i)] for state in states], taken
+            )
+            masters = masters or "master" in states
         if masters:
             if not self._halves:  # those of halves are there already
                 self.engine.install_weights()
             self._hand_out()
         self._steps_before = step - int(self.engine.about()["step"])
         self.engine.set_blob(_BEFORE, str(self._steps_before).encode())
+
+    def _given(self, state: Tensor | None, i: int) -> Tensor:
+        """What this rank holds of a state that somebody gave; nothing: zeros."""
+        param = self.of.params[i]
+        if state is None:
+            return torch.zeros(_placements.local(param).shape)
+        return _state.mine_of(state, param)
 
     # --- opening -------------------------------------------------------------------------------
 

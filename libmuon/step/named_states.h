@@ -1,5 +1,5 @@
-// NamedState: one state of some parameters, by its name, on its way between a trainer and who keeps
-// it: in which portions it travels, and where the trainer has it.
+// NamedStates: states of some parameters, by their names, on their way between a trainer and who
+// keeps them: in which portions they travel, together, and where the trainer has them.
 // Borrows the plan and the trainer's buffers. Constant after construction; any thread.
 #pragma once
 
@@ -12,16 +12,22 @@
 
 namespace ebb::libmuon {
 
-class NamedState {
+class NamedStates {
  public:
-  // What this rank stages of the state of such parameters, in bytes, where it travels at once.
+  // One of them, by its number; of parameters that ascend.
+  struct One {
+    std::uint32_t state = 0;
+    std::vector<StateBuffer> buffers;
+  };
+  // What this rank stages of one state of such parameters, in bytes, where it travels at once.
   static std::uint64_t staged_bytes(const StatePlan& plan, std::span<const StateBuffer> buffers);
-  // Of parameters that ascend, the same on all ranks. Portions follow from the layouts and
-  // `most_bytes`, of what a rank stages of one, the same on all ranks.
-  NamedState(const StatePlan& plan, const Routes& routes, std::uint32_t state,
-             std::span<const StateBuffer> buffers, std::uint64_t most_bytes);
+  // Of the same parameters, also on all ranks. Portions follow from the layouts and `most_bytes`,
+  // of what a rank stages of one state, the same on all ranks. REQUIRES: there is a state.
+  NamedStates(const StatePlan& plan, const Routes& routes, std::span<const One> states,
+              std::uint64_t most_bytes);
 
-  std::uint32_t state() const { return state_; }
+  std::size_t count() const { return states_.size(); }
+  std::uint32_t state(std::size_t i) const { return states_[i].state; }
   std::size_t portions() const { return portions_.size(); }
   // What travels with one: of matrices, or of AdamW's ranges.
   struct Portion {
@@ -32,8 +38,8 @@ class NamedState {
   // Those that have some of a range, ascending; what of the range one of them has.
   std::vector<std::size_t> portions_of(const Transit& range) const;
   std::vector<FlatRange> parts(std::size_t portion, const Transit& range) const;
-  // This rank's part of a range, where the trainer has it.
-  libswap::Buffer of(const Transit& transit) const;
+  // This rank's part of a range of state i, where the trainer has it.
+  libswap::Buffer of(std::size_t i, const Transit& transit) const;
 
  private:
   struct Piece {
@@ -46,8 +52,11 @@ class NamedState {
            std::uint64_t most_bytes);
 
   const StatePlan& plan_;
-  const std::uint32_t state_;
-  std::vector<libswap::Buffer> buffers_;  // by parameter
+  struct Kept {
+    std::uint32_t state = 0;
+    std::vector<libswap::Buffer> buffers;  // by parameter
+  };
+  std::vector<Kept> states_;
   std::vector<Portion> portions_;
   std::vector<Piece> pieces_;  // of all portions, ascending
 };

@@ -1,4 +1,4 @@
-#include "ebb/libmuon/step/named_state.h"
+#include "ebb/libmuon/step/named_states.h"
 
 #include <algorithm>
 #include <utility>
@@ -34,8 +34,8 @@ Wholes wholes_of(const StatePlan& plan, std::span<const StateBuffer> buffers) {
 
 }  // namespace
 
-std::uint64_t NamedState::staged_bytes(const StatePlan& plan,
-                                       std::span<const StateBuffer> buffers) {
+std::uint64_t NamedStates::staged_bytes(const StatePlan& plan,
+                                        std::span<const StateBuffer> buffers) {
   const Wholes wholes = wholes_of(plan, buffers);
   std::uint64_t elems = 0;
   for (const auto* transits : {&wholes.matrices, &wholes.others})
@@ -43,11 +43,14 @@ std::uint64_t NamedState::staged_bytes(const StatePlan& plan,
   return libmuon::staged_bytes(DType::f32, elems);
 }
 
-NamedState::NamedState(const StatePlan& plan, const Routes& routes, std::uint32_t state,
-                       std::span<const StateBuffer> buffers, std::uint64_t most_bytes)
-    : plan_(plan), state_(state), buffers_(plan.params()) {
-  for (const auto& [param, pieces] : buffers) buffers_[param] = pieces;
-  const Wholes wholes = wholes_of(plan, buffers);
+NamedStates::NamedStates(const StatePlan& plan, const Routes& routes, std::span<const One> states,
+                         std::uint64_t most_bytes)
+    : plan_(plan) {
+  for (const auto& [state, buffers] : states) {
+    Kept& kept = states_.emplace_back(state, std::vector<libswap::Buffer>(plan.params()));
+    for (const auto& [param, pieces] : buffers) kept.buffers[param] = pieces;
+  }
+  const Wholes wholes = wholes_of(plan, states.front().buffers);
   add(routes.weights_from_owners, true, wholes.matrices, most_bytes);
   add(routes.weights_from_shards, false, wholes.others, most_bytes);
   for (std::size_t number = 0; number < portions_.size(); ++number)
@@ -58,14 +61,14 @@ NamedState::NamedState(const StatePlan& plan, const Routes& routes, std::uint32_
 }
 
 // Rounds are cut by what weights are handed out as, at least two bytes an element; these have four.
-void NamedState::add(const Exchange& exchange, bool matrices, std::span<const Transit> wholes,
-                     std::uint64_t most_bytes) {
+void NamedStates::add(const Exchange& exchange, bool matrices, std::span<const Transit> wholes,
+                      std::uint64_t most_bytes) {
   for (auto& transits : exchange.rounds(wholes, most_bytes / 2))
     portions_.push_back({matrices, std::move(transits)});
 }
 
 template <typename Take>
-void NamedState::for_pieces(const Transit& range, const Take& take) const {
+void NamedStates::for_pieces(const Transit& range, const Take& take) const {
   const auto end_of = [](const Piece& piece) {
     return std::pair(piece.transit.param, piece.transit.range.first + piece.transit.range.count);
   };
@@ -78,7 +81,7 @@ void NamedState::for_pieces(const Transit& range, const Take& take) const {
   }
 }
 
-std::vector<std::size_t> NamedState::portions_of(const Transit& range) const {
+std::vector<std::size_t> NamedStates::portions_of(const Transit& range) const {
   std::vector<std::size_t> all;
   for_pieces(range, [&](std::size_t portion, FlatRange) {
     if (all.empty() || all.back() != portion) all.push_back(portion);
@@ -86,7 +89,7 @@ std::vector<std::size_t> NamedState::portions_of(const Transit& range) const {
   return all;
 }
 
-std::vector<FlatRange> NamedState::parts(std::size_t portion, const Transit& range) const {
+std::vector<FlatRange> NamedStates::parts(std::size_t portion, const Transit& range) const {
   std::vector<FlatRange> all;
   for_pieces(range, [&](std::size_t of, FlatRange common) {
     if (of == portion) all.push_back(common);
@@ -94,9 +97,10 @@ std::vector<FlatRange> NamedState::parts(std::size_t portion, const Transit& ran
   return all;
 }
 
-libswap::Buffer NamedState::of(const Transit& transit) const {
+libswap::Buffer NamedStates::of(std::size_t i, const Transit& transit) const {
   const auto [param, range] = transit;
-  return buffers_[param].sub(plan_.weights().place(param, plan_.rank(), range.first), range.count);
+  return states_[i].buffers[param].sub(plan_.weights().place(param, plan_.rank(), range.first),
+                                       range.count);
 }
 
 }  // namespace ebb::libmuon
