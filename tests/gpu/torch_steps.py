@@ -50,6 +50,8 @@ def line(what, make):
     took = milliseconds(opt)
     held = (free - torch.cuda.mem_get_info()[0]) / MIB
     print(f"  {what:46}{took:9.1f}{held:12.0f}", flush=True)
+    if isinstance(opt, ebb.torch.Muon | ebb.torch.AdamW):
+        opt.close()
 
 
 def main():
