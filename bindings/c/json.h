@@ -3,6 +3,7 @@
 
 #include <cmath>
 #include <cstdio>
+#include <span>
 #include <string>
 #include <string_view>
 
@@ -30,6 +31,21 @@ class Json {
     begin(key);
     out_ += digits;
   }
+  // A value that is JSON already; of a list.
+  void json(std::string_view key, std::string_view value) {
+    begin(key);
+    out_ += value;
+  }
+  void json_item(std::string_view value) {
+    separate();
+    out_ += value;
+  }
+  void number_item(std::uint64_t value) { json_item(std::to_string(value)); }
+  void numbers_item(std::span<const std::uint64_t> values) {
+    open_list();
+    for (const std::uint64_t value : values) number_item(value);
+    close_list();
+  }
   void texts(std::string_view key, const auto& named) {
     open_object(key);
     for (const auto& [name, value] : named) text(name, value);
@@ -38,6 +54,7 @@ class Json {
   void open_object() { separate(), out_ += '{'; }
   void open_object(std::string_view key) { begin(key), out_ += '{'; }
   void close_object() { out_ += '}'; }
+  void open_list() { separate(), out_ += '['; }
   void open_list(std::string_view key) { begin(key), out_ += '['; }
   void close_list() { out_ += ']'; }
   std::string whole() const { return out_ + "}"; }

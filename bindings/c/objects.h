@@ -92,9 +92,17 @@ struct PinnedObject {
   libmuon::PinnedCheckpoint pinned;
 };
 
+// Constant once it is open.
+struct CheckpointObject {
+  std::shared_ptr<const Checkpoint> source;  // whose weights it is; else null
+  std::shared_ptr<const Checkpoint> checkpoint;
+  std::vector<std::string> changes;  // how weights came to be, for people
+};
+
 Handles<ListenerObject>& listeners();
 Handles<RanksObject>& ranks_handles();
 Handles<EngineObject>& engines();
 Handles<PinnedObject>& pinned_ones();
+Handles<CheckpointObject>& checkpoints();
 
 }  // namespace ebb::c

@@ -19,6 +19,7 @@
 
 #include "ebb/libswap/sys/errno_error.h"
 #include "ebb/libswap/sys/list_directory.h"
+#include "ebb/libswap/sys/shared_library.h"
 
 namespace ebb::libswap {
 
@@ -130,6 +131,17 @@ Result<fs::path> program_directory() {
   const fs::path program = fs::read_symlink("/proc/self/exe", failed);
   if (failed) return errno_error(failed.value(), "/proc/self/exe");
   return program.parent_path();
+}
+
+Result<fs::path> sister_program(std::string_view name) {
+  EBB_TRY_ASSIGN(const fs::path folder, program_directory());
+  const fs::path own =
+      fs::path(SharedLibrary::file_of(reinterpret_cast<const void*>(&sister_program)))
+          .parent_path();
+  for (const fs::path& place : {folder, own, own / "../bin"})
+    if (std::error_code none; fs::exists(place / name, none))
+      return (place / name).lexically_normal();
+  return folder / name;
 }
 
 bool is_terminal(StandardStream stream) {

@@ -24,6 +24,9 @@ void keep_freed_memory();
 void spare_addresses();
 // The folder of the running program: where its sister programs are.
 Result<fs::path> program_directory();
+// A sister program of this code: beside the running program; else, where this code is of a library,
+// beside that, or in the folder bin beside its own. Where it would have been, if it is nowhere.
+Result<fs::path> sister_program(std::string_view name);
 // The same word for all processes that can reach each other by this machine's local sockets and
 // memory: of the kernel, and of the network namespace. Empty where the system does not say.
 std::string machine_word();

@@ -191,10 +191,8 @@ class FileTree : public formats::SourceTree {
       return Error{Code::incomplete, files_->path_of(std::string(name)) + " does not exist"};
     return FileSource::open(files_, *found);
   }
-  // Helper programs lie beside the running one.
   Result<ByteVector> probe(std::string_view program, const ByteSource& file) const override {
-    EBB_TRY_ASSIGN(const fs::path folder, program_directory());
-    const fs::path path = folder / program;
+    EBB_TRY_ASSIGN(const fs::path path, sister_program(program));
     std::error_code failed;
     if (!fs::exists(path, failed))
       return Error{Code::unsupported,

@@ -9,6 +9,6 @@ const struct_size struct_sizes[] = {
     {"ebb_partition", sizeof(ebb_partition)}, {"ebb_plan", sizeof(ebb_plan)},
     {"ebb_setting", sizeof(ebb_setting)},     {"ebb_start", sizeof(ebb_start)},
     {"ebb_step_args", sizeof(ebb_step_args)}, {"ebb_step_result", sizeof(ebb_step_result)},
-    {"ebb_transport", sizeof(ebb_transport)},
+    {"ebb_transport", sizeof(ebb_transport)}, {"ebb_wanted", sizeof(ebb_wanted)},
     {0, 0},
 };

@@ -5,12 +5,17 @@ Needs nothing but Python; `ebb.torch` is for PyTorch. `python -m ebb` says what 
 
 from __future__ import annotations
 
-from typing import Any
+import os
+from typing import TYPE_CHECKING, Any
 
 from . import _device, _library, errors
 from .errors import *
 
-__all__ = ["about"]
+if TYPE_CHECKING:
+    from ._checkpoint import Checkpoint, TensorRef
+    from ._load_into import LoadReport
+
+__all__ = ["about", "open"]
 __all__ += errors.__all__
 
 __version__: str
@@ -27,8 +32,29 @@ def about() -> dict[str, Any]:
     return {**found, "plugin": _device.plugin()}
 
 
-# The library's; it is loaded by who asks.
+def open(path: str | os.PathLike[str]) -> Checkpoint:
+    """A checkpoint of any format that Ebb reads: a folder or a file. Its index is read, and no
+    tensor.
+
+    >>> ck = ebb.open("checkpoint-1000")
+    >>> ck["layers.0.weight"].torch()
+    >>> ck.load_into(model)
+    """
+    from ._checkpoint import Checkpoint
+
+    return Checkpoint(path)
+
+
+# What takes time to load is loaded by who asks.
 def __getattr__(name: str) -> Any:
     if name == "__version__":
         return _library.library().ebb_version().decode()
+    if name in ("Checkpoint", "TensorRef"):
+        from . import _checkpoint
+
+        return getattr(_checkpoint, name)
+    if name == "LoadReport":
+        from ._load_into import LoadReport
+
+        return LoadReport
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

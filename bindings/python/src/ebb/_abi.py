@@ -262,6 +262,16 @@ class StepResult(Structure):
     ]
 
 
+class Wanted(Structure):
+    _fields_ = [
+        ("tensor", c_uint32),
+        ("offsets", POINTER(c_uint64)),
+        ("extents", POINTER(c_uint64)),
+        ("into", c_void_p),
+        ("bytes", c_uint64),
+    ]
+
+
 # What each answers, and what it takes.
 FUNCTIONS: dict[str, tuple[Any, list[Any]]] = {
     "ebb_abi": (c_uint32, []),
@@ -317,4 +327,10 @@ FUNCTIONS: dict[str, tuple[Any, list[Any]]] = {
     "ebb_pinned_write": (c_int32, [c_void_p, c_char_p, c_uint32, c_char_p, c_uint32,
         POINTER(c_uint64)]),
     "ebb_pinned_close": (c_int32, [c_void_p]),
+    "ebb_checkpoint_open": (c_int32, [c_char_p, POINTER(c_void_p)]),
+    "ebb_checkpoint_weights": (c_int32, [c_void_p, POINTER(c_void_p)]),
+    "ebb_checkpoint_about": (c_int32, [c_void_p, POINTER(c_void_p)]),
+    "ebb_checkpoint_chunks": (c_int32, [c_void_p, c_uint32, POINTER(c_void_p)]),
+    "ebb_checkpoint_read": (c_int32, [c_void_p, POINTER(Wanted), c_uint64, c_uint32]),
+    "ebb_checkpoint_close": (c_int32, [c_void_p]),
 }

@@ -7,6 +7,7 @@ Where Python has a class for the same thing, Ebb's is one of it, too: a disk tha
 from __future__ import annotations
 
 import errno
+from typing import Any
 
 from . import _abi
 
@@ -212,3 +213,10 @@ def _text(given: bytes) -> str | None:
 
 def _number(given: int) -> int | None:
     return None if given == -1 else given
+
+
+def from_tool(said: dict[str, Any]) -> Error:
+    """The exception for what a tool says with --json."""
+    code = getattr(_abi, said["code"].upper(), _abi.INTERNAL)
+    places = {key: said[key] for key in ("hint", "file", "offset", "rank", "tensor", "step")}
+    return CLASSES.get(code, Error)(said["message"], code=code, **places)

@@ -1,0 +1,177 @@
+"""Tensors of a checkpoint into tensors of torch: in place where they can be read there, else
+through a few MiB of the host's memory."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from . import _dtypes
+from ._checkpoint import Checkpoint, Place, TensorRef
+from .errors import LayoutError, UsageError
+
+_STAGED_BYTES = 16 << 20  # of one piece that passes through the host's memory
+_ROOM_BYTES = 48 << 20  # of those of one call
+_CALL_BYTES = 1 << 30  # how long Ctrl-C waits
+
+
+@dataclass(frozen=True)
+class LoadReport:
+    """How many tensors were read, in bytes of the checkpoint; names that only the model, or only
+    the checkpoint has; how weights were found, for people."""
+
+    tensors: int
+    bytes: int
+    missing: list[str]
+    unexpected: list[str]
+    notes: list[str]
+
+
+@dataclass(frozen=True)
+class Target:
+    """A box of a tensor, and where it goes: as large, on any device, of any layout."""
+
+    ref: TensorRef
+    offsets: Sequence[int]
+    extents: Sequence[int]
+    tensor: Tensor
+
+
+@dataclass(frozen=True)
+class _Piece:
+    place: Place
+    staged: Tensor | None  # what `place` fills, on its way to `to`
+    to: Tensor
+
+
+def load_model(weights: Checkpoint, model: Any, strict: bool, workers: int) -> LoadReport:
+    into = {_bare(name): tensor for name, tensor in model.state_dict(keep_vars=True).items()
+            if isinstance(tensor, Tensor)}  # fmt: skip
+    missing = [name for name in into if name not in weights]
+    unexpected = [name for name in weights if name not in into]
+    if strict and (missing or unexpected):
+        raise LayoutError(
+            f"{weights.path} and the model have not the same names: "
+            + "; ".join(filter(None, [_some("the model alone has", missing),
+                                      _some("the checkpoint alone has", unexpected)])),
+            hint="strict=False reads what both have; ckpt-convert --weights --rename makes others",
+        )
+    targets, seen = [], set()
+    for name, tensor in into.items():
+        if name not in missing and id(tensor) not in seen:  # what is tied comes once
+            seen.add(id(tensor))
+            targets.append(_target(weights[name], name, tensor))
+    with torch.no_grad():
+        read = load(weights, targets, workers)
+    return LoadReport(len(targets), read, missing, unexpected, weights.notes)
+
+
+def load(checkpoint: Checkpoint, targets: Sequence[Target], workers: int = 0) -> int:
+    """Without gradients (torch.no_grad()). Answers the bytes that were read."""
+    batch: list[_Piece] = []
+    room = size = total = 0
+    for target in targets:
+        for piece in _pieces(target):
+            staged = 0 if piece.staged is None else piece.place.nbytes
+            if batch and (room + staged > _ROOM_BYTES or size + piece.place.nbytes > _CALL_BYTES):
+                _flush(checkpoint, batch, workers)
+                batch, room, size = [], 0, 0
+            batch.append(piece)
+            room, size = room + staged, size + piece.place.nbytes
+            total += piece.place.nbytes
+    _flush(checkpoint, batch, workers)
+    written = [target.tensor for target in targets]
+    if written:
+        torch.autograd.graph.increment_version(written)
+    return total
+
+
+def _flush(checkpoint: Checkpoint, batch: Sequence[_Piece], workers: int) -> None:
+    checkpoint.read_into([piece.place for piece in batch], workers)
+    for piece in batch:
+        if piece.staged is not None:
+            piece.to.copy_(piece.staged)
+
+
+def _pieces(target: Target) -> Iterator[_Piece]:
+    """Whole where it is read in place, else rows that fit."""
+    ref, tensor = target.ref, target.tensor
+    if tensor.numel() == 0:
+        return
+    kind = _dtypes.torch_type(_dtypes.dtype_of(ref._stored, ref.label))
+    _check_types(ref, kind, tensor)
+    if tensor.dtype == kind and tensor.device.type == "cpu" and tensor.is_contiguous():
+        nbytes = tensor.numel() * tensor.element_size()
+        yield _Piece(
+            ref.place(target.offsets, target.extents, tensor.data_ptr(), nbytes), None, tensor
+        )
+        return
+    for box, part in _rows(target.offsets, target.extents, tensor, kind.itemsize):
+        staged = torch.empty(part.shape, dtype=kind, pin_memory=tensor.device.type == "cuda")
+        yield _Piece(
+            ref.place(*box, staged.data_ptr(), staged.numel() * staged.element_size()), staged, part
+        )
+
+
+def _rows(
+    offsets: Sequence[int], extents: Sequence[int], tensor: Tensor, itemsize: int
+) -> Iterator[tuple[tuple[list[int], list[int]], Tensor]]:
+    if not extents:
+        yield ([], []), tensor
+        return
+    row = math.prod(extents[1:]) * itemsize
+    if row > _STAGED_BYTES and len(extents) > 1:  # of more dimensions
+        for i in range(extents[0]):
+            for (more, lengths), part in _rows(offsets[1:], extents[1:], tensor[i], itemsize):
+                yield ([offsets[0] + i, *more], [1, *lengths]), part.unsqueeze(0)
+        return
+    step = max(1, _STAGED_BYTES // max(1, row))
+    for first in range(0, extents[0], step):
+        count = min(step, extents[0] - first)
+        box = [offsets[0] + first, *offsets[1:]], [count, *extents[1:]]
+        yield box, tensor[first : first + count]
+
+
+def _target(ref: TensorRef, name: str, tensor: Tensor) -> Target:
+    """What this rank has of it."""
+    if tuple(tensor.shape) != ref.shape:
+        raise LayoutError(
+            f"{name} is {list(tensor.shape)} in the model, and {list(ref.shape)} in"
+            f" {ref._checkpoint.path}"
+        )
+    offsets, extents, mine = [0] * tensor.dim(), list(tensor.shape), tensor
+    if type(tensor).__name__ == "DTensor":
+        from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
+
+        given: Any = tensor
+        shape, offset = compute_local_shape_and_global_offset(
+            given.shape, given.device_mesh, given.placements
+        )
+        offsets, extents, mine = list(offset), list(shape), given.to_local()
+    if mine.is_meta:
+        raise UsageError(
+            f"{name} lies on the device meta", hint="model.to_empty(device=...) gives it memory"
+        )
+    return Target(ref, offsets, extents, mine.detach())
+
+
+def _check_types(ref: TensorRef, kind: torch.dtype, tensor: Tensor) -> None:
+    if tensor.dtype != kind and not (tensor.dtype.is_floating_point and kind.is_floating_point):
+        raise LayoutError(f"{ref.label} is {ref.dtype}, and what it goes to is {tensor.dtype}")
+
+
+def _bare(name: str) -> str:
+    """Without what torch.compile puts into it."""
+    return name.replace("_orig_mod.", "")
+
+
+def _some(what: str, names: Sequence[str]) -> str:
+    if not names:
+        return ""
+    more = f" and {len(names) - 3} more" if len(names) > 3 else ""
+    return f"{what} {', '.join(names[:3])}{more}"

@@ -1,0 +1,55 @@
+"""ckpt-inspect and ckpt-convert: found, run, and their answers as Python has them."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
+
+from . import _library, errors
+
+
+def find(name: str) -> str:
+    """In the folder that EBB_TOOLS names; in the package, where a wheel has it; beside the library
+    of a source tree; or on PATH."""
+    given = os.environ.get("EBB_TOOLS")
+    library = Path(_library.library()._name)
+    places = [Path(given)] if given else []
+    places += [Path(__file__).resolve().parent / "bin", library.parent.parent / "bin"]
+    for place in places:
+        if (place / name).is_file():
+            return str(place / name)
+    found = shutil.which(name)
+    if found is None:
+        raise errors.Unsupported(
+            f"there is no {name} beside {library}, nor on PATH",
+            hint="EBB_TOOLS names the folder that it lies in",
+        )
+    return found
+
+
+def inspect(*arguments: str) -> dict[str, Any]:
+    return _run("ckpt-inspect", arguments)
+
+
+def convert(*arguments: str) -> dict[str, Any]:
+    return _run("ckpt-convert", arguments)
+
+
+def _run(name: str, arguments: tuple[str, ...]) -> dict[str, Any]:
+    """What it says as JSON, whatever it found; ebb.Error where it could not look."""
+    ended = subprocess.run(
+        [find(name), *arguments, "--json"], capture_output=True, text=True, errors="replace"
+    )
+    try:
+        said: dict[str, Any] = json.loads(ended.stdout)
+    except ValueError:
+        raise errors.Internal(
+            f"{name} ended with {ended.returncode}, and said: {ended.stderr.strip()}"
+        ) from None
+    if said["schema"].startswith("ebb.error/"):
+        raise errors.from_tool(said["error"])
+    return said

@@ -1,0 +1,129 @@
+"""ebb.open() on every fixture: the elements that the framework had, boxes, refusals; with python3
+alone."""
+
+from __future__ import annotations
+
+import ctypes
+import hashlib
+import json
+import os
+import unittest
+from pathlib import Path
+
+import ebb
+
+FIXTURES = Path(os.environ["EBB_FIXTURES"])
+
+
+def bytes_of(ref: ebb.TensorRef) -> bytes:
+    room = (ctypes.c_char * max(1, ref.nbytes))()
+    place = ref.place([0] * len(ref.shape), ref.shape, ctypes.addressof(room), ref.nbytes)
+    ref._checkpoint.read_into([place])
+    return bytes(room)[: ref.nbytes]
+
+
+def fixtures() -> list[tuple[Path, dict]]:
+    """Folders that are whole, and what their expected.json says."""
+    all_of_them = [
+        (path.parent, json.loads(path.read_text(encoding="utf-8")))
+        for path in sorted(FIXTURES.glob("*/*/expected.json"))
+    ]
+    return [(folder, said) for folder, said in all_of_them
+            if "tensors" in said and "error" not in said]  # fmt: skip
+
+
+def check(path: Path) -> None:
+    """Raises for what is damaged, wherever that is found."""
+    with ebb.open(path) as checkpoint:
+        for ref in checkpoint.tensors:
+            bytes_of(ref)
+        said = checkpoint.verify()
+    if not said["sound"]:
+        raise ebb.Corrupt(said["problems"][0]["message"])
+
+
+class Fixtures(unittest.TestCase):
+    def test_have_the_elements_that_the_framework_wrote(self) -> None:
+        compared = 0
+        for folder, said in fixtures():
+            with self.subTest(folder.name), ebb.open(folder / "data") as checkpoint:
+                digests = {}
+                for one in said["tensors"]:
+                    digests[one["name"], one["state"]] = one.get("sha256")
+                    digests[one.get("key") or one["name"]] = one.get("sha256")
+                here = 0
+                for ref in checkpoint.tensors:
+                    wanted = digests.get((ref.name, ref.state)) or digests.get(ref.key)
+                    if wanted is not None:
+                        found = hashlib.sha256(bytes_of(ref)).hexdigest()
+                        self.assertEqual(found, wanted, ref)
+                        here += 1
+                self.assertGreater(here, 0, folder)
+                compared += here
+        print(f"{compared} tensors")
+
+    def test_that_are_damaged_raise_and_end_nobody(self) -> None:
+        damaged = [path for path in sorted(FIXTURES.glob("*/bad_*/data"))]
+        self.assertGreater(len(damaged), 20)
+        for path in damaged:
+            with self.subTest(str(path)), self.assertRaisesRegex(ebb.Error, "."):
+                check(path)
+
+
+class Checkpoint(unittest.TestCase):
+    def setUp(self) -> None:
+        self.checkpoint = ebb.open(FIXTURES / "deepspeed/z2_muon_bf16_w2/data")
+        self.addCleanup(self.checkpoint.close)
+
+    def test_is_a_mapping_of_names(self) -> None:
+        checkpoint = self.checkpoint
+        self.assertEqual(checkpoint.format, "deepspeed")
+        self.assertEqual(checkpoint.world, 2)
+        self.assertIn("momentum_buffer", checkpoint.states)
+        name = next(n for n in checkpoint if (n, "momentum_buffer") in checkpoint)
+        momentum = checkpoint[name, "momentum_buffer"]
+        self.assertEqual((momentum.name, momentum.state), (name, "momentum_buffer"))
+        self.assertEqual(checkpoint[name].state, "master")
+        self.assertEqual(checkpoint[name].dtype, "float32")
+        self.assertEqual(len(checkpoint), len(list(checkpoint)))
+        self.assertNotIn("no such", checkpoint)
+        with self.assertRaises(KeyError):
+            checkpoint["no such"]
+        with self.assertRaises(KeyError):
+            checkpoint[name, "exp_avg_of_nobody"]
+        self.assertTrue(momentum.chunks)
+        self.assertEqual({chunk.rank for chunk in momentum.chunks} - {0, 1}, set())
+        self.assertIn("DeepSpeed", repr(checkpoint))
+        self.assertIn(name, repr(momentum))
+        self.assertTrue(all(group.params for group in checkpoint.groups))
+
+    def test_has_weights_that_outlive_it(self) -> None:
+        weights = self.checkpoint.weights()
+        self.checkpoint.close()
+        self.assertEqual(weights.states, ("param",))
+        for ref in weights.values():
+            self.assertEqual(len(bytes_of(ref)), ref.nbytes)
+        with self.assertRaisesRegex(ebb.UsageError, "is closed"):
+            self.checkpoint.weights()
+
+    def test_is_verified_compared_and_explained_by_the_tools(self) -> None:
+        self.assertTrue(self.checkpoint.verify()["sound"])
+        self.assertTrue(self.checkpoint.explain_resume(2))
+        self.assertTrue(self.checkpoint.diff(self.checkpoint))
+        with self.assertRaises(ebb.UsageError):
+            self.checkpoint.convert(self.checkpoint.path, "no such format")
+        with self.assertRaises(ebb.IoError) as caught:
+            self.checkpoint.diff("/nowhere")
+        self.assertEqual(caught.exception.file, "/nowhere")
+
+    def test_is_refused_with_its_place(self) -> None:
+        with self.assertRaises(ebb.IoError) as caught:
+            ebb.open("/nowhere")
+        self.assertIn("/nowhere", str(caught.exception))
+        with self.assertRaises(ebb.Incomplete) as torn:
+            ebb.open(FIXTURES / "dcp/bad_hole/data")
+        self.assertIn("rows 5-8", str(torn.exception))
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,201 @@
+"""ebb.open() beside torch: every fixture's tensors, and its weights into modules, plain and sharded
+by FSDP2 over 2 and 3 ranks, against the digests that the framework's elements had."""
+import hashlib
+import os
+import threading
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
+from torch.distributed.tensor import DTensor
+
+import ebb
+from worlds import apart, ranks, raises, row, rss_anon, run_rows, same_bits
+
+FIXTURES = Path(__file__).resolve().parents[3] / "fixtures"
+MIB = 1 << 20
+
+
+def fixtures() -> list[Path]:
+    return [path.parent / "data" for path in sorted(FIXTURES.glob("*/*/expected.json"))
+            if not path.parent.name.startswith("bad_") and (path.parent / "data").exists()]
+
+
+def digest(tensor: torch.Tensor) -> str:
+    return hashlib.sha256(tensor.detach().contiguous().reshape(-1).view(torch.uint8).numpy()
+                          .tobytes()).hexdigest()
+
+
+def opened():
+    """Of each fixture, its checkpoint and, where a model is recognised, its weights."""
+    for path in fixtures():
+        if path.parent.name == "conjugated":  # the one that this version does not read
+            continue
+        checkpoint = ebb.open(path)
+        try:
+            yield path.parent.name, checkpoint, checkpoint.weights()
+        except ebb.Error:
+            yield path.parent.name, checkpoint, None
+
+
+class Holder(nn.Module):
+    """A module that has these names, in zeros, or in another dtype."""
+
+    def __init__(self, weights, dtype=None) -> None:
+        super().__init__()
+        for name, ref in weights.items():
+            *folders, last = name.split(".")
+            at: nn.Module = self
+            for folder in folders:
+                if folder not in at._modules:
+                    at.add_module(folder, nn.Module())
+                at = at._modules[folder]
+            kind = getattr(torch, ref.dtype)
+            floats = kind.is_floating_point and kind.itemsize >= 2
+            tensor = torch.zeros(ref.shape, dtype=dtype if dtype and floats else kind)
+            if floats and ref.shape:
+                at.register_parameter(last, nn.Parameter(tensor))
+            else:
+                at.register_buffer(last, tensor)
+
+
+def holds(weights) -> bool:
+    """A module cannot have a parameter where it has a module, nor an empty name."""
+    names = list(weights)
+    return bool(names) and all(part for name in names for part in name.split(".")) and not any(
+        other.startswith(name + ".") for name in names for other in names)
+
+
+@row("every tensor of every fixture, through torch and NumPy: the same bytes", limit=120)
+def tensors() -> str:
+    import numpy
+    count = 0
+    for name, checkpoint, _ in opened():
+        for ref in checkpoint.tensors:
+            whole, array = ref.torch(), ref.numpy()
+            assert str(whole.dtype)[6:] == ref.dtype and tuple(whole.shape) == ref.shape, ref
+            assert digest(whole) == hashlib.sha256(array.tobytes()).hexdigest(), (name, ref)
+            if ref.shape and ref.shape[0] > 1:
+                box = (slice(1, None), *(slice(0, 2) for _ in ref.shape[1:]))
+                part = ref.torch(box)
+                assert torch.equal(part.view(torch.uint8) if part.dtype.itemsize == 1 else part,
+                                   (whole[box].contiguous().view(torch.uint8)
+                                    if part.dtype.itemsize == 1 else whole[box])) or bool(
+                    whole[box].isnan().any()), (name, ref)
+                assert numpy.array_equal(ref.numpy(box).view(numpy.uint8).reshape(-1),
+                                         numpy.ascontiguousarray(array[box]).view(
+                                             numpy.uint8).reshape(-1)), (name, ref)
+            count += 1
+        checkpoint.close()
+    return f"{count} tensors"
+
+
+def into_modules(rank: int = 0, dtype=None) -> dict[str, str]:
+    found = {}
+    world = dist.get_world_size() if dist.is_initialized() else 1
+    for name, _, weights in opened():
+        if weights is None or not holds(weights):
+            continue
+        model = Holder(weights, dtype)
+        if world > 1:
+            fully_shard(model, mesh=init_device_mesh("cpu", (world,)))
+        report = weights.load_into(model)
+        assert not report.missing and not report.unexpected and report.tensors, name
+        for key, tensor in model.state_dict().items():
+            whole = tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
+            found[f"{name} {key}"] = digest(whole)
+    return found
+
+
+@row("weights into plain modules and FSDP2's of 2 and 3 ranks: the same bits", limit=240)
+def modules() -> str:
+    want = apart(lambda: {f"{name} {key}": digest(ref.torch()) for name, _, weights in opened()
+                          if weights is not None and holds(weights)
+                          for key, ref in weights.items()})
+    assert len(want) > 300, len(want)
+    assert apart(into_modules) == want
+    for world in (2, 3):
+        for found in ranks(world, into_modules, limit=100):
+            assert found == want, [key for key in want if found.get(key) != want[key]][:3]
+    return f"{len(want)} parameters and buffers"
+
+
+@row("into bf16 and into what is not contiguous: as torch converts", limit=60)
+def converted() -> None:
+    for name, _, weights in opened():
+        if weights is None or not holds(weights):
+            continue
+        model = Holder(weights, torch.bfloat16)
+        weights.load_into(model)
+        for key, tensor in model.state_dict().items():
+            assert same_bits(tensor, weights[key].torch().to(tensor.dtype)) or bool(
+                tensor.isnan().any()), (name, key)
+        ref = next(iter(weights.values()))
+        if len(ref.shape) == 2:
+            turned = torch.zeros(ref.shape[::-1], dtype=getattr(torch, ref.dtype)).T
+            assert torch.equal(ref.torch(out=turned), ref.torch())
+
+
+@row("what does not fit is refused by name, and strict=False reads the rest")
+def refused() -> None:
+    checkpoint = ebb.open(FIXTURES / "dcp/fsdp2_w2_odd_rows_tied/data")
+    weights = checkpoint.weights()
+    model = Holder(weights)
+    first = next(n for n, p in model.named_parameters())
+    model.register_parameter("mine", nn.Parameter(torch.zeros(3)))
+    with raises(ebb.LayoutError, says=("mine", "strict=False")):
+        checkpoint.load_into(model)
+    report = checkpoint.load_into(model, strict=False)
+    assert report.missing == ["mine"] and not report.unexpected
+    assert bool(model.state_dict()[first].any())
+    one = nn.Linear(3, 2)
+    with raises(ebb.LayoutError, says="the checkpoint alone has"):
+        checkpoint.load_into(one)
+    ref = next(iter(weights.values()))
+    with raises(ebb.LayoutError, says=ref.name):
+        ref.torch(out=torch.zeros(1, 1, 1, 1))
+    with raises(ebb.LayoutError, says=ref.name):
+        ref.torch(out=torch.zeros(ref.shape, dtype=torch.int32))
+    with raises(ebb.UsageError, says="to_empty"), torch.device("meta"):
+        checkpoint.load_into(Holder(weights))
+
+
+def in_memory(folder: str) -> str:
+    from safetensors.torch import load_file, save_file
+    made = {f"layers.{i}.weight": torch.randn(2048, 4096) for i in range(8)}
+    save_file(made, f"{folder}/model.safetensors")
+    total = sum(t.nbytes for t in made.values())
+    checkpoint = ebb.open(f"{folder}/model.safetensors")
+    model = Holder(checkpoint.weights(), torch.bfloat16)
+    odd = ebb.open(FIXTURES / "safetensors/odd_header_spaces/data")
+    odd.load_into(Holder(odd.weights()))
+    before, most, over = rss_anon(), [0], threading.Event()
+
+    def watch() -> None:
+        while not over.wait(0.002):
+            most[0] = max(most[0], rss_anon())
+    watching = threading.Thread(target=watch)
+    watching.start()
+    checkpoint.load_into(model)  # zeros that nobody had touched become the model's
+    over.set()
+    watching.join()
+    grown = most[0] - before - total // 2
+    assert grown < 64 * MIB, grown
+    theirs = load_file(f"{folder}/model.safetensors")
+    for name, ref in checkpoint.items():
+        assert same_bits(ref.torch(), theirs[name]), name
+        assert same_bits(model.state_dict()[name], theirs[name].bfloat16()), name
+    return f"{grown / MIB:+.0f} MiB beside {total // MIB} MiB"
+
+
+@row("safetensors' own bytes; at most 64 MiB beside the model", limit=90)
+def memory() -> str:
+    os.mkdir("st")
+    return apart(in_memory, "st")
+
+
+if __name__ == "__main__":
+    run_rows()
