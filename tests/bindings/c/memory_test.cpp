@@ -113,6 +113,12 @@ const Call kCalls[] = {
      give},
     {"wait_step", [](Trainer& t) { return ebb_engine_wait_step(t.engine, nullptr); },
      give_and_begin},
+    {"step_ended",
+     [](Trainer& t) {
+       std::int32_t ended = 0;
+       return ebb_engine_step_ended(t.engine, 0, &ended);
+     },
+     give_and_begin},
     {"wait_parameter", [](Trainer& t) { return ebb_engine_wait_parameter(t.engine, 1); },
      give_and_begin},
     {"install_weights", [](Trainer& t) { return ebb_engine_install_weights(t.engine); }},
@@ -216,6 +222,45 @@ INSTANTIATE_TEST_SUITE_P(Calls, WithoutMemory,
                          testing::Combine(testing::ValuesIn(kCalls),
                                           testing::Values(Of::this_thread, Of::all_threads)),
                          name_of);
+
+// All of a checkpoint, its weights too.
+ebb_status read_whole(ebb_checkpoint* checkpoint) {
+  char* json = nullptr;
+  ebb_checkpoint* weights = nullptr;
+  ebb_status status = ebb_checkpoint_about(checkpoint, &json);
+  ebb_free(json);
+  if (status == EBB_DONE) status = ebb_checkpoint_weights(checkpoint, &weights);
+  json = nullptr;
+  if (status == EBB_DONE) status = ebb_checkpoint_chunks(weights, 0, &json);
+  ebb_free(json);
+  float room[64] = {};
+  const std::uint64_t first[2] = {0, 0}, one[2] = {1, 1};
+  const ebb_wanted wanted = {0, first, one, room, sizeof(float)};
+  if (status == EBB_DONE) status = ebb_checkpoint_read(weights, &wanted, 1, 2);
+  if (weights == nullptr) return status;
+  const ebb_status closed = ebb_checkpoint_close(weights);
+  return status == EBB_DONE ? closed : status;
+}
+
+TEST(CheckpointWithoutMemory, IsRefusedAndReadAgain) {
+  const std::string path = std::string(EBB_FIXTURES) + "/dcp/fsdp2_w1/data";
+  for (const Of of : {Of::this_thread, Of::all_threads}) {
+    std::uint64_t left = 0;
+    for (std::uint64_t k = 1; left == 0; k += 1 + k / 8) {
+      ebb_checkpoint* checkpoint = nullptr;
+      fail_allocation(k, of);
+      ebb_status status = ebb_checkpoint_open(path.c_str(), &checkpoint);
+      if (status == EBB_DONE) status = read_whole(checkpoint);
+      left = allocations_left();
+      fail_allocation(0, of);
+      expect_said(status, "checkpoint", k);
+      EXPECT_TRUE(left == 0 || status == EBB_DONE) << last_message();
+      if (checkpoint == nullptr) continue;
+      EXPECT_EQ(read_whole(checkpoint), EBB_DONE) << "behind allocation " << k;
+      EXPECT_EQ(ebb_checkpoint_close(checkpoint), EBB_DONE) << last_message();
+    }
+  }
+}
 
 class OpenWithoutMemory : public testing::TestWithParam<Of> {};
 
