@@ -12,8 +12,9 @@ from . import _device, _library, errors
 from .errors import *
 
 if TYPE_CHECKING:
-    from ._checkpoint import Checkpoint, TensorRef
-    from ._load_into import LoadReport
+    from ._checkpoint import Checkpoint
+    from ._checkpoint import TensorRef as TensorRef
+    from ._load_into import LoadReport as LoadReport
 
 __all__ = ["about", "open"]
 __all__ += errors.__all__

@@ -54,8 +54,11 @@ class TensorRef:
 
     def __init__(self, checkpoint: Checkpoint, number: int, said: Sequence[Any]) -> None:
         self._checkpoint, self._number = checkpoint, number
-        self.name, self.state, self.key, self._stored, shape, self._chunks = said
-        self.shape = tuple(shape)
+        name, state, key, self._stored, shape, _ = said
+        self.name: str = name
+        self.state: str = state
+        self.key: str | None = key
+        self.shape: tuple[int, ...] = tuple(shape)
 
     @property
     def label(self) -> str:

@@ -57,7 +57,7 @@ def numpy_type(dtype: DType) -> Any:
     if dtype.name == dtype.raw:
         return numpy.dtype(dtype.raw)
     try:
-        import ml_dtypes
+        import ml_dtypes  # type: ignore[import-not-found]
     except ImportError:
         return numpy.dtype(dtype.raw)
     return numpy.dtype(getattr(ml_dtypes, dtype.name))

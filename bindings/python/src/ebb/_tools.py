@@ -42,8 +42,9 @@ def convert(*arguments: str) -> dict[str, Any]:
 def _run(name: str, arguments: tuple[str, ...]) -> dict[str, Any]:
     """What it says as JSON, whatever it found; ebb.Error where it could not look."""
     ended = subprocess.run(
-        [find(name), *arguments, "--json"], capture_output=True, text=True, errors="replace"
-    )
+        [find(name), *arguments, "--json"], check=False, capture_output=True, text=True,
+        errors="replace",
+    )  # fmt: skip
     try:
         said: dict[str, Any] = json.loads(ended.stdout)
     except ValueError:

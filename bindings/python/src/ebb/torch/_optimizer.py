@@ -403,12 +403,8 @@ class Optimizer(torch.optim.Optimizer):
             self._run.write_states(by_name, step)
 
     def _reference(self, run: Run) -> dict[str, Any]:
-        run.snapshot()
-        generation = run.engine.wait_snapshot()
-        return {
-            "store": str(run.engine.about()["store_id"]), "generation": generation,
-            "step": run.steps, "paths": [str(path) for path in self._options.directories()],
-        }  # fmt: skip
+        paths = [str(path) for path in self._options.directories()]
+        return {**run.reference(), "paths": paths}
 
     def _take_reference(self, given: dict[str, Any]) -> None:
         said = given["ebb"]

@@ -90,7 +90,18 @@ class Run:
     @property
     def steps(self) -> int:
         """Of the state, those that it took before it came into this store, too."""
-        return int(self.engine.about()["step"]) + self._steps_before
+        return self._steps_of(self.engine.about())
+
+    def _steps_of(self, about: dict[str, Any]) -> int:
+        return int(about["step"]) + self._steps_before
+
+    def reference(self) -> dict[str, Any]:
+        """[C] Of a new snapshot, durable now: the store, its generation, the step."""
+        self.snapshot()
+        generation = self.engine.wait_snapshot()
+        about = self.engine.about()
+        return {"store": str(about["store_id"]), "generation": generation,
+                "step": self._steps_of(about)}  # fmt: skip
 
     # --- a step --------------------------------------------------------------------------------
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, Callable
+from typing import Any
 
 import torch
 
@@ -59,7 +59,7 @@ def like_parameter(mine: torch.Tensor, param: torch.Tensor) -> torch.Tensor:
     meta = TensorMeta(param.shape, param.stride(), mine.dtype)
     mesh, placements = param.device_mesh, tuple(param.placements)  # type: ignore[attr-defined]
     placed = DTensorSpec(mesh, placements, tensor_meta=meta)
-    return DTensor(mine, placed, requires_grad=False)
+    return DTensor(mine, placed, requires_grad=False)  # type: ignore[no-untyped-call]
 
 
 def check_shape(name: str, given: torch.Tensor, param: torch.Tensor) -> None:
