@@ -454,6 +454,26 @@ TEST(StateByName, IsRefusedByNameBeforeAnythingChanges) {
   }));
 }
 
+TEST(StateByName, TogetherAreNamedOnceAndOfTheSameParameters) {
+  const TempDir folder;
+  World world(disk(), folder.path(), 1);
+  const auto config = config_of({.ranks = 1}, Training().model);
+  expect_well(world.run([&](Communicator& ranks) -> Result<> {
+    EBB_TRY_ASSIGN(auto rank, RankEngine::open(world, ranks, config));
+    auto& engine = rank.engine();
+    const AllByName all = all_of(engine, config.model, true);
+    const auto right = all.buffers();
+    const auto refused = [&](std::vector<libmuon::StateBuffers> states, const std::string& what) {
+      for (const auto& answer : {engine.read_states(states), engine.write_states(states)})
+        EXPECT_TRUE(!answer && answer.error().message.find(what) != std::string::npos) << what;
+    };
+    refused({right[0], right[0]}, "master is named twice");
+    const std::vector<StateBuffer> turned(right[1].buffers.rbegin(), right[1].buffers.rend());
+    refused({right[0], {right[1].state, turned}}, "the same parameters");
+    return engine.read_states(right);
+  }));
+}
+
 TEST(StateByName, InBlocksOrOfAnotherShapeIsNotCopied) {
   const auto refuses = [](const libmuon::ModelSpec& model, const std::string& state,
                           const libmuon::StateDTypes& dtypes) {
