@@ -170,13 +170,12 @@ TEST(Products, AreThoseOfALesserProcessorWhereThatIsAsked) {
   if (best < Isa::avx2) GTEST_SKIP() << "no processor that multiplies and adds in one";
   constexpr std::uint64_t kSide = 70;
   const std::vector<float> a = gaussian(kSide * kSide, 1);
-  std::vector<float> made[2];
+  std::vector<std::vector<float>> made;
   for (const Isa isa : {best, Isa::avx2}) {
     use_at_most(isa);
     EXPECT_EQ(best_isa(), isa);
     EXPECT_EQ(has_real_bf16(), isa == Isa::avx512_bf16);
-    std::vector<float>& c = made[isa == best ? 0 : 1];
-    c.resize(a.size());
+    std::vector<float>& c = made.emplace_back(a.size());
     gemm(kSide, kSide, kSide, 1, {a.data(), kSide}, {a.data(), kSide, Transpose::yes}, 0, c.data(),
          kSide);
   }
