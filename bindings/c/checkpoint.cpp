@@ -1,6 +1,4 @@
 // Checkpoints of any format, read from C.
-#include <map>
-
 #include "bindings/c/arguments.h"
 #include "bindings/c/guarded.h"
 #include "bindings/c/json.h"

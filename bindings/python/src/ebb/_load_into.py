@@ -144,15 +144,10 @@ def _target(ref: TensorRef, name: str, tensor: Tensor) -> Target:
             f"{name} is {list(tensor.shape)} in the model, and {list(ref.shape)} in"
             f" {ref._checkpoint.path}"
         )
-    offsets, extents, mine = [0] * tensor.dim(), list(tensor.shape), tensor
-    if type(tensor).__name__ == "DTensor":
-        from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
+    from .torch._placements import box_of, local
 
-        given: Any = tensor
-        shape, offset = compute_local_shape_and_global_offset(
-            given.shape, given.device_mesh, given.placements
-        )
-        offsets, extents, mine = list(offset), list(shape), given.to_local()
+    offsets, extents = box_of(tensor)
+    mine = local(tensor)
     if mine.is_meta:
         raise UsageError(
             f"{name} lies on the device meta", hint="model.to_empty(device=...) gives it memory"
