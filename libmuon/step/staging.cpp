@@ -10,6 +10,7 @@ namespace {
 using Kind = Staging::Kind;
 constexpr std::array kKinds = {Kind::gradients, Kind::weights};  // with places of AdamW's
 constexpr std::size_t kRegions = 3;
+constexpr std::uint64_t kStatesTogether = 3;  // of a parameter: an element of each has room
 
 // Weights take the region of the gradients they are made of behind one chunk, and leave theirs to
 // the gradients of the chunk after the next. High halves lie behind the gradients.
@@ -46,6 +47,7 @@ std::uint64_t room_for_a_state(const Staging::Needs& needs) {
   std::uint64_t elems = staged_elems(needs.plan, weights, needs.lasting);
   for (std::size_t chunk = 0; chunk < needs.chunks.count(); ++chunk)
     elems = std::max(elems, staged_elems(needs.plan, weights, needs.chunks.weights(chunk)));
+  if (elems > 0) elems = std::max(elems, kStatesTogether);
   return 2 * std::min<std::uint64_t>(64 * formats::KiB, staged_bytes(DType::f32, elems));
 }
 
