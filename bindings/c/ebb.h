@@ -4,7 +4,8 @@
  * within a budget of memory; gradients go in, a Muon or AdamW step is made, weights come out.
  *
  * Contract. Every function answers an ebb_status, aborts on no argument, throws nothing, prints
- * nothing, installs no signal handler, and calls nothing of the caller's but an ebb_transport.
+ * nothing, installs no signal handler, and calls nothing of the caller's but an ebb_transport and
+ * what fills a new ebb_swap.
  * Texts are UTF-8 and end with a zero. What a pointer leads to is the caller's and is read before
  * the call returns, but where "borrowed" is said; texts that a function gives are freed with
  * ebb_free().
@@ -158,7 +159,19 @@ EBB_API ebb_status ebb_device_close(ebb_device* device) EBB_NOEXCEPT;
 
 /* --- what is trained -------------------------------------------------------------------------- */
 
-enum { EBB_F32 = 1, EBB_BF16 = 2, EBB_F16 = 3, EBB_I8 = 8, EBB_U16 = 11 };
+enum {
+  EBB_F32 = 1,
+  EBB_BF16 = 2,
+  EBB_F16 = 3,
+  EBB_F64 = 4,
+  EBB_I64 = 5,
+  EBB_I32 = 6,
+  EBB_I16 = 7,
+  EBB_I8 = 8,
+  EBB_U16 = 11,
+  EBB_U8 = 12,
+  EBB_BOOL = 13
+};
 
 /* Elements in the caller's memory. `device`: -1: the host's; else the index of the model's device.
  * `stream`: NULL: they are there, and nobody uses what the call writes; else one of that device's
@@ -453,43 +466,10 @@ EBB_API ebb_status ebb_pinned_write(ebb_pinned* pinned, const char* format, uint
                                     uint64_t* bytes) EBB_NOEXCEPT;
 EBB_API ebb_status ebb_pinned_close(ebb_pinned* pinned) EBB_NOEXCEPT;
 
-/* --- checkpoints ------------------------------------------------------------------------------ */
-
-/* A checkpoint of any format that Ebb reads. Its index alone is in memory, and nothing that it
- * holds is executed. Any threads, several at once. */
-typedef struct ebb_checkpoint ebb_checkpoint;
-/* `path`: a folder or a file. */
-EBB_API ebb_status ebb_checkpoint_open(const char* path, ebb_checkpoint** checkpoint) EBB_NOEXCEPT;
-/* The weights of its model, as the model's load_state_dict() takes them: each parameter once, in
- * its most exact copy, buffers, and what is tied under each of its names. A checkpoint of its own,
- * of which each tensor's state is "param"; the other one may be closed before it. */
-EBB_API ebb_status ebb_checkpoint_weights(ebb_checkpoint* checkpoint,
-                                          ebb_checkpoint** weights) EBB_NOEXCEPT;
-/* A JSON object, for ebb_free(): format, producer, step (null where it is not known), world,
- * partition, notes; tensors: [name, state, key (null where the format has none), dtype, shape,
- * number of chunks], by their numbers; unread: [key, name, state, what]; groups and values. */
-EBB_API ebb_status ebb_checkpoint_about(ebb_checkpoint* checkpoint, char** json) EBB_NOEXCEPT;
-/* Where a tensor lies: a JSON object whose "chunks" is a list of [file, offset, bytes, rank that
- * wrote it, first index by dimension, extents], for ebb_free(). */
-EBB_API ebb_status ebb_checkpoint_chunks(ebb_checkpoint* checkpoint, uint32_t tensor,
-                                         char** json) EBB_NOEXCEPT;
-/* A box of a tensor, or all of it (`offsets` and `extents` NULL), and memory for exactly its
- * elements: row-major, dense, little-endian, in the dtype that about() says. */
-typedef struct ebb_wanted {
-  uint32_t tensor;
-  const uint64_t* offsets;
-  const uint64_t* extents;
-  void* into;
-  uint64_t bytes;
-} ebb_wanted;
-/* Reads all of them, in the order in which they lie in the files, several at once (`workers`; 0:
- * two for each core), and checks what the format has checksums for. Behind an error the memory
- * holds anything. */
-EBB_API ebb_status ebb_checkpoint_read(ebb_checkpoint* checkpoint, const ebb_wanted* wanted,
-                                       uint64_t count, uint32_t workers) EBB_NOEXCEPT;
-EBB_API ebb_status ebb_checkpoint_close(ebb_checkpoint* checkpoint) EBB_NOEXCEPT;
-
 #if defined(__cplusplus)
 }
 #endif
+
+#include "ebb_checkpoint.h"
+#include "ebb_swap.h"
 #endif /* EBB_H */

@@ -2,6 +2,7 @@
 #include <chrono>
 
 #include "bindings/c/arguments.h"
+#include "bindings/c/blobs.h"
 #include "bindings/c/engine_calls.h"
 #include "bindings/c/guarded.h"
 #include "bindings/c/json.h"
@@ -148,25 +149,6 @@ Result<> save_to(EngineObject& object, const char* directory) {
   EBB_TRY(object.engine->save_to(*other));
   object.directories.push_back(std::move(other));
   return {};
-}
-
-Result<> blob(const EngineObject& object, const char* key, void* bytes, uint64_t* size) {
-  EBB_TRY_ASSIGN(const std::string_view name, text_of(key, "ebb_engine_blob: key"));
-  EBB_TRY(check_place(size, "ebb_engine_blob: size"));
-  const ByteVector* const found = object.engine->blob(name);
-  const uint64_t room = std::exchange(*size, found == nullptr ? 0 : found->size());
-  const auto count = static_cast<std::size_t>(std::min(room, *size));
-  if (count == 0) return {};
-  EBB_TRY(check_place(bytes, "ebb_engine_blob: bytes"));
-  std::memcpy(bytes, found->data(), count);
-  return {};
-}
-
-Result<> set_blob(EngineObject& object, const char* key, const void* bytes, uint64_t size) {
-  EBB_TRY_ASSIGN(const std::string_view name, text_of(key, "ebb_engine_set_blob: key"));
-  EBB_TRY_ASSIGN(const auto given, array_of(static_cast<const std::byte*>(bytes), size,
-                                            "ebb_engine_set_blob: bytes"));
-  return object.engine->set_blob(std::string(name), {given.begin(), given.end()});
 }
 
 Result<std::string> about(const EngineObject& object) {
@@ -359,14 +341,16 @@ ebb_status ebb_engine_committed(ebb_engine* engine, uint64_t* generation, uint64
 
 ebb_status ebb_engine_set_blob(ebb_engine* engine, const char* key, const void* bytes,
                                uint64_t size) noexcept {
-  return with_engine(
-      engine, [&](EngineObject& object) { return ebb::c::set_blob(object, key, bytes, size); });
+  return with_engine(engine, [&](EngineObject& object) {
+    return ebb::c::set_blob(*object.engine, {key, "ebb_engine_set_blob"}, bytes, size);
+  });
 }
 
 ebb_status ebb_engine_blob(ebb_engine* engine, const char* key, void* bytes,
                            uint64_t* size) noexcept {
-  return with_engine(engine,
-                     [&](EngineObject& object) { return ebb::c::blob(object, key, bytes, size); });
+  return with_engine(engine, [&](EngineObject& object) {
+    return ebb::c::blob(*object.engine, {key, "ebb_engine_blob"}, bytes, size);
+  });
 }
 
 ebb_status ebb_engine_about(ebb_engine* engine, char** json) noexcept {

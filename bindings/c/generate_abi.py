@@ -69,6 +69,17 @@ def blank(match: re.Match[str]) -> str:
     return "\n" * match[0].count("\n")
 
 
+def whole(header: Path, seen: set[Path]) -> str:
+    """With the headers beside it that it includes, each once."""
+    seen.add(header)
+
+    def included(line: re.Match[str]) -> str:
+        other = header.parent / line[1]
+        return "" if other in seen else whole(other, seen)
+
+    return re.sub(r'^#include "(\w+\.h)"$', included, header.read_text(), flags=re.MULTILINE)
+
+
 def preprocess(text: str) -> tuple[str, dict[str, str]]:
     """The text that a C compiler sees, line by line, and the macros it has at the end."""
     macros: dict[str, str] = {}
@@ -286,7 +297,7 @@ def main() -> int:
     parser.add_argument("--check", action="store_true", help="write nothing; 1 if it differs")
     arguments = parser.parse_args()
     try:
-        wanted = python(Header(arguments.header.read_text()))
+        wanted = python(Header(whole(arguments.header, set())))
     except NotUnderstood as why:
         print(f"{arguments.header}: {why}", file=sys.stderr)
         print("give bindings/c/generate_abi.py a rule for it", file=sys.stderr)

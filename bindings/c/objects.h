@@ -7,6 +7,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -16,6 +17,7 @@
 #include "ebb/libmuon/step/engine.h"
 #include "ebb/libmuon/step/pinned_checkpoint.h"
 #include "ebb/libswap/queue/io_queue.h"
+#include "ebb/libswap/space/swap_space.h"
 #include "ebb/libswap/sys/when_memory.h"
 #include "ebb/libswap/trace.h"
 
@@ -75,6 +77,8 @@ class Passage {
 
 // Destroyed from the last to the first.
 struct EngineObject {
+  static constexpr std::string_view kWhat = "engine";
+
   std::shared_ptr<OpenDevice> device;  // null: the host computes
   std::shared_ptr<RanksObject> ranks;
   libswap::Trace trace{1u << 18, libswap::Trace::Begins::with_start};
@@ -85,6 +89,21 @@ struct EngineObject {
   std::uint32_t groups = 0;
   std::atomic<bool> in_call = false;
   std::atomic<bool> broken = false;  // an exception left one of its calls, who knows where
+};
+
+// Destroyed from the last to the first.
+struct SwapObject {
+  static constexpr std::string_view kWhat = "swap space";
+
+  std::shared_ptr<RanksObject> ranks;
+  std::unique_ptr<libswap::IoQueue> io;
+  std::unique_ptr<libswap::SwapDirectory> directory;
+  std::unique_ptr<libswap::SwapSpace> space;
+  std::vector<std::uint32_t> parts;  // how many each buffer has
+  std::map<std::uint64_t, libswap::SwapSpace::Lease> leases;
+  std::uint64_t leased = 0;  // how often
+  std::atomic<bool> in_call = false;
+  std::atomic<bool> broken = false;  // as an engine's
 };
 
 struct PinnedObject {
@@ -102,6 +121,7 @@ struct CheckpointObject {
 Handles<ListenerObject>& listeners();
 Handles<RanksObject>& ranks_handles();
 Handles<EngineObject>& engines();
+Handles<SwapObject>& swaps();
 Handles<PinnedObject>& pinned_ones();
 Handles<CheckpointObject>& checkpoints();
 

@@ -57,6 +57,8 @@ std::string SourceFile::top() const { return path.substr(0, path.find('/')); }
 
 std::string SourceFile::extension() const { return fs::path(path).extension().string(); }
 
+bool SourceFile::is_for_c() const { return is_header() && path.starts_with("bindings/c/ebb"); }
+
 bool SourceFile::is_script() const {
   return path == "dev" || top() == ".ci" || extension() == ".cmake" ||
          fs::path(path).filename() == "CMakeLists.txt" ||
@@ -100,7 +102,9 @@ std::vector<Include> includes_of(const SourceFile& file) {
     const std::size_t close = line.find(quoted ? '"' : '>', open + 1);
     if (close == std::string::npos) continue;
     const std::string path = line.substr(open + 1, close - open - 1);
-    includes.push_back({i + 1, quoted, path, path.starts_with("ebb/") ? path.substr(4) : path});
+    std::string at = path.starts_with("ebb/") ? path.substr(4) : path;
+    if (quoted && file.is_for_c()) at = "bindings/c/" + path;
+    includes.push_back({i + 1, quoted, path, std::move(at)});
   }
   return includes;
 }

@@ -24,6 +24,7 @@ struct SourceFile {
   bool is_header() const { return extension() == ".h" || extension() == ".cuh"; }
   bool is_cuda() const { return extension() == ".cu" || extension() == ".cuh"; }
   bool is_cpp() const { return is_header() || is_cuda() || extension() == ".cpp"; }
+  bool is_for_c() const;   // ebb.h and its parts, which lie side by side where they are installed
   bool is_script() const;  // bash, CMake, the Python package and its tests
 };
 

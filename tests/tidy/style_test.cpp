@@ -82,13 +82,11 @@ TEST(Tidy, LinesHaveAtMost100Columns) {
 }
 
 // C's comments are its own, and it asks whether C++ reads it.
-bool is_for_c(const SourceFile& file) { return file.path == "bindings/c/ebb.h"; }
-
 TEST(Tidy, HeadersStartWithAComment) {
   Offenders offenders;
   for (const SourceFile& file : source_files()) {
     if (!file.is_header()) continue;
-    const std::string_view begin = is_for_c(file) ? "/* " : "// ";
+    const std::string_view begin = file.is_for_c() ? "/* " : "// ";
     const bool comment = !file.lines.empty() && file.lines[0].starts_with(begin);
     if (!comment) offenders.add(file, 1, "says nothing about itself");
   }
@@ -98,7 +96,7 @@ TEST(Tidy, HeadersStartWithAComment) {
 TEST(Tidy, HeadersHavePragmaOnceAsFirstDirective) {
   Offenders offenders;
   for (const SourceFile& file : source_files()) {
-    if (!file.is_header() || is_for_c(file)) continue;
+    if (!file.is_header() || file.is_for_c()) continue;
     const auto first = std::find_if(file.lines.begin(), file.lines.end(),
                                     [](const std::string& line) { return line.starts_with("#"); });
     const bool once = first != file.lines.end() && *first == "#pragma once";
@@ -110,7 +108,7 @@ TEST(Tidy, HeadersHavePragmaOnceAsFirstDirective) {
 TEST(Tidy, HeadersHaveNoConditionalCode) {
   EXPECT_TRUE(code_matches("^\\s*#\\s*(if|ifdef|ifndef)\\b", [](const SourceFile& file) {
                 // What only clang understands.
-                return file.is_header() && file.path != "libswap/sys/mutex.h" && !is_for_c(file);
+                return file.is_header() && file.path != "libswap/sys/mutex.h" && !file.is_for_c();
               }).none());
 }
 

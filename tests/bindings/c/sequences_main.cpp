@@ -22,6 +22,7 @@
 
 #include "tests/bindings/c/failing_new.h"
 #include "tests/bindings/c/small_model.h"
+#include "tests/bindings/c/small_swap.h"
 
 namespace ebb::c {
 namespace {
@@ -54,6 +55,7 @@ struct Life {
   SmallModel& model;
   ebb_ranks* ranks = nullptr;
   ebb_engine* engine = nullptr;
+  ebb_swap* swap = nullptr;
   std::string directory;
 };
 
@@ -62,7 +64,11 @@ class Caller {
   Caller(const Life& life, std::uint64_t seed) : life_(life), draw_(seed) {}
 
   void call_any() {
-    const auto all = one_in(4) ? others() : one_in(4) ? models() : one_in(3) ? states() : steps();
+    const auto all = one_in(4)   ? others()
+                     : one_in(4) ? models()
+                     : one_in(3) ? states()
+                     : one_in(4) ? swaps()
+                                 : steps();
     const auto& call = all[draw_() % all.size()];
     const bool fails = failing() && one_in(6);
     if (fails) fail_allocation(1 + draw_() % (one_in(2) ? 20 : 400), *failing());
@@ -81,11 +87,13 @@ class Caller {
     const char* name;
     ebb_status (*made)(Caller&);
   };
-  // Of steps and what they need; of state; of the rest; of models and devices.
+  // Of steps and what they need; of state; of the rest; of models and devices; of a swap space and
+  // of what is saved.
   static std::span<const Named> steps();
   static std::span<const Named> states();
   static std::span<const Named> others();
   static std::span<const Named> models();
+  static std::span<const Named> swaps();
 
   std::uint32_t below(std::uint32_t n) { return static_cast<std::uint32_t>(draw_() % n); }
   bool one_in(std::uint32_t n) { return below(n) == 0; }
@@ -95,6 +103,7 @@ class Caller {
     void* const none[] = {nullptr, life_.ranks, this, reinterpret_cast<void*>(draw_() % 99)};
     return static_cast<ebb_engine*>(none[draw_() % 4]);
   }
+  ebb_swap* swap() { return one_in(25) ? reinterpret_cast<ebb_swap*>(engine()) : life_.swap; }
   ebb_ranks* ranks() { return one_in(10) ? reinterpret_cast<ebb_ranks*>(engine()) : life_.ranks; }
   // A generation is pinned, written where something is already, mostly, and let go.
   ebb_status pin() {
@@ -158,6 +167,8 @@ class Caller {
   std::uint32_t params_[8] = {};
   const char* named_[2] = {};
   ebb_buffer buffers_[16] = {};  // of two states
+  std::uint64_t leases_[4] = {};
+  std::uint64_t swap_step_ = 0;
   // Of its own: another thread's may be borrowed by a step.
   std::vector<std::vector<float>> state_ = SmallModel().weights;
 };
@@ -308,6 +319,69 @@ std::span<const Caller::Named> Caller::models() {
   return kAll;
 }
 
+std::span<const Caller::Named> Caller::swaps() {
+  static constexpr Named kAll[] = {
+      {"ebb_swap_prefetch", [](Caller& c) { return ebb_swap_prefetch(c.swap(), c.below(5)); }},
+      {"ebb_swap_acquire",
+       [](Caller& c) {
+         void* parts[SmallSwap::kParts] = {};
+         std::uint64_t lease = 0;
+         const ebb_status status =
+             ebb_swap_acquire(c.swap(), c.below(5), c.one_in(2), c.one_in(9) ? nullptr : parts,
+                              c.one_in(9) ? nullptr : &lease);
+         if (status == EBB_DONE) c.leases_[c.below(4)] = lease;
+         return status;
+       }},
+      {"ebb_swap_release",
+       [](Caller& c) {
+         std::uint64_t& lease = c.leases_[c.below(4)];
+         return ebb_swap_release(c.swap(), c.one_in(9) ? c.draw_() : lease, c.one_in(2));
+       }},
+      {"ebb_swap_flush", [](Caller& c) { return ebb_swap_flush(c.swap()); }},
+      {"ebb_swap_go_on", [](Caller& c) { return ebb_swap_go_on(c.swap()); }},
+      {"ebb_swap_snapshot",
+       [](Caller& c) { return ebb_swap_snapshot(c.swap(), ++c.swap_step_, nullptr); }},
+      {"ebb_swap_wait_snapshot",
+       [](Caller& c) { return ebb_swap_wait_snapshot(c.swap(), nullptr); }},
+      {"ebb_swap_set_blob",
+       [](Caller& c) {
+         return ebb_swap_set_blob(c.swap(), c.text({"a", "b", ""}), c.one_in(9) ? nullptr : "eight",
+                                  c.below(6));
+       }},
+      {"ebb_swap_blob",
+       [](Caller& c) {
+         char bytes[8];
+         std::uint64_t size = c.below(9);
+         return ebb_swap_blob(c.swap(), c.text({"a", "b"}), c.one_in(9) ? nullptr : bytes, &size);
+       }},
+      {"ebb_swap_about",
+       [](Caller& c) {
+         char* json = nullptr;
+         const ebb_status status = ebb_swap_about(c.swap(), c.one_in(9) ? nullptr : &json);
+         ebb_free(json);
+         return status;
+       }},
+      {"ebb_checkpoint_save",  // where something is already, or cannot be
+       [](Caller& c) {
+         const std::uint64_t shape[2] = {4, c.below(99)};
+         auto saved = c.sized<ebb_saved>();
+         saved.name = c.text({"w", "a.b", ""});
+         saved.state = c.one_in(2) ? nullptr : "exp_avg";
+         saved.shape = c.one_in(9) ? nullptr : shape;
+         saved.ndim = c.below(3);
+         saved.dtype = static_cast<std::int32_t>(c.below(30));
+         saved.data = c.one_in(9) ? nullptr : &c.state_[0][0];
+         auto save = c.sized<ebb_save>();
+         save.format = c.text({"dcp", "safetensors", "ebb", "none"});
+         save.path = c.one_in(2) ? c.life_.directory.c_str() : c.text({"/proc/none", ""});
+         save.tensors = &saved;
+         save.tensor_count = c.below(2);
+         return ebb_checkpoint_save(&save, c.one_in(2) ? nullptr : c.ranks(), nullptr);
+       }},
+  };
+  return kAll;
+}
+
 void in_child(const Life& life, std::uint64_t seed) {
   ++counts.forks;
   std::fflush(nullptr);
@@ -316,7 +390,9 @@ void in_child(const Life& life, std::uint64_t seed) {
     ::alarm(kMostSeconds);
     Caller caller(life, seed);
     for (int i = 0; i < 20; ++i) caller.call_any();
-    const bool closed = noted(ebb_engine_close(life.engine), "close, in a child") == EBB_DONE;
+    bool closed = noted(ebb_engine_close(life.engine), "close, in a child") == EBB_DONE;
+    if (life.swap != nullptr)
+      closed &= noted(ebb_swap_close(life.swap), "ebb_swap_close, in a child") == EBB_DONE;
     ::_exit(closed && counts.wrong == 0 ? 0 : 1);
   }
   int status = 0;
@@ -329,7 +405,7 @@ void in_child(const Life& life, std::uint64_t seed) {
 void live(std::uint64_t seed, std::uint64_t calls, const std::string& folder, bool forks) {
   std::mt19937_64 draw(seed);
   SmallModel model;
-  Life life{model, nullptr, nullptr, folder + "/" + std::to_string(seed % 3)};
+  Life life{model, nullptr, nullptr, nullptr, folder + "/" + std::to_string(seed % 3)};
   if (draw() % 2 == 0) model.model.hand_in = EBB_ADDED;
   if (draw() % 2 == 0) model.model.placement = EBB_ON_SHARDS;
   if (draw() % 3 == 0) model.model.budget_bytes = 40'000;
@@ -338,6 +414,10 @@ void live(std::uint64_t seed, std::uint64_t calls, const std::string& folder, bo
   const bool fails = draw() % 4 == 0 && Caller::failing();
   if (fails) fail_allocation(1 + draw() % 3000, *Caller::failing());
   const ebb_status opened = noted(model.open(life.ranks, life.directory, &life.engine), "open");
+  SmallSwap swap(life.directory + ".swap");
+  if (draw() % 3 == 0) swap.config.budget_bytes = 20'000;
+  if (opened == EBB_DONE && draw() % 3 == 0)
+    noted(ebb_swap_open(&swap.config, life.ranks, &life.swap), "ebb_swap_open");
   fail_allocation(0, Of::this_thread);
   ++(opened == EBB_DONE ? counts.opened : counts.refused);
   if (opened == EBB_DONE) {
@@ -353,6 +433,7 @@ void live(std::uint64_t seed, std::uint64_t calls, const std::string& folder, bo
     for (std::uint64_t i = 0; i < calls; ++i) caller.call_any();
     if (forks && draw() % 20 == 0) in_child(life, draw());
     if (beside) other.join();
+    if (life.swap != nullptr) noted(ebb_swap_close(life.swap), "ebb_swap_close");
     noted(ebb_engine_close(life.engine), "ebb_engine_close");
   }
   noted(ebb_ranks_close(life.ranks), "ebb_ranks_close");

@@ -37,8 +37,14 @@ INTERNAL = -100
 F32 = 1
 BF16 = 2
 F16 = 3
+F64 = 4
+I64 = 5
+I32 = 6
+I16 = 7
 I8 = 8
 U16 = 11
+U8 = 12
+BOOL = 13
 REPLICATED = 0
 ZERO12 = 1
 ZERO12_BOUNDARY = 2
@@ -272,6 +278,63 @@ class Wanted(Structure):
     ]
 
 
+class Saved(Structure):
+    _fields_ = [
+        ("size", c_uint64),
+        ("name", c_char_p),
+        ("state", c_char_p),
+        ("shape", POINTER(c_uint64)),
+        ("ndim", c_uint32),
+        ("dtype", c_int32),
+        ("offsets", POINTER(c_uint64)),
+        ("extents", POINTER(c_uint64)),
+        ("data", c_void_p),
+    ]
+
+
+class Save(Structure):
+    _fields_ = [
+        ("size", c_uint64),
+        ("format", c_char_p),
+        ("path", c_char_p),
+        ("tensors", POINTER(Saved)),
+        ("tensor_count", c_uint32),
+        ("workers", c_uint32),
+        ("step", c_int64),
+    ]
+
+
+class SwapPart(Structure):
+    _fields_ = [
+        ("size", c_uint64),
+        ("tensor", c_char_p),
+        ("state", c_char_p),
+        ("shape", POINTER(c_uint64)),
+        ("ndim", c_uint32),
+        ("dtype", c_int32),
+        ("buffer", c_uint32),
+        ("first", c_uint64),
+        ("elems", c_uint64),
+    ]
+
+
+class SwapConfig(Structure):
+    _fields_ = [
+        ("size", c_uint64),
+        ("directory", c_char_p),
+        ("sources", POINTER(c_char_p)),
+        ("parts", POINTER(SwapPart)),
+        ("source_count", c_uint32),
+        ("part_count", c_uint32),
+        ("budget_bytes", c_uint64),
+        ("tile_bytes", c_uint64),
+        ("slots", c_uint32),
+        ("threads", c_uint32),
+        ("fill", c_void_p),
+        ("self", c_void_p),
+    ]
+
+
 # What each answers, and what it takes.
 FUNCTIONS: dict[str, tuple[Any, list[Any]]] = {
     "ebb_abi": (c_uint32, []),
@@ -333,4 +396,18 @@ FUNCTIONS: dict[str, tuple[Any, list[Any]]] = {
     "ebb_checkpoint_chunks": (c_int32, [c_void_p, c_uint32, POINTER(c_void_p)]),
     "ebb_checkpoint_read": (c_int32, [c_void_p, POINTER(Wanted), c_uint64, c_uint32]),
     "ebb_checkpoint_close": (c_int32, [c_void_p]),
+    "ebb_checkpoint_save": (c_int32, [POINTER(Save), c_void_p, POINTER(c_uint64)]),
+    "ebb_swap_open": (c_int32, [POINTER(SwapConfig), c_void_p, POINTER(c_void_p)]),
+    "ebb_swap_prefetch": (c_int32, [c_void_p, c_uint32]),
+    "ebb_swap_acquire": (c_int32, [c_void_p, c_uint32, c_int32, POINTER(c_void_p),
+        POINTER(c_uint64)]),
+    "ebb_swap_release": (c_int32, [c_void_p, c_uint64, c_int32]),
+    "ebb_swap_flush": (c_int32, [c_void_p]),
+    "ebb_swap_go_on": (c_int32, [c_void_p]),
+    "ebb_swap_snapshot": (c_int32, [c_void_p, c_uint64, POINTER(c_int32)]),
+    "ebb_swap_wait_snapshot": (c_int32, [c_void_p, POINTER(c_uint64)]),
+    "ebb_swap_set_blob": (c_int32, [c_void_p, c_char_p, c_void_p, c_uint64]),
+    "ebb_swap_blob": (c_int32, [c_void_p, c_char_p, c_void_p, POINTER(c_uint64)]),
+    "ebb_swap_about": (c_int32, [c_void_p, POINTER(c_void_p)]),
+    "ebb_swap_close": (c_int32, [c_void_p]),
 }
