@@ -6,6 +6,7 @@ Needs nothing but Python; `ebb.torch` is for PyTorch. `python -m ebb` says what 
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from . import _device, _library, errors
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
     from ._checkpoint import TensorRef as TensorRef
     from ._load_into import LoadReport as LoadReport
 
-__all__ = ["about", "open"]
+__all__ = ["about", "open", "save"]
 __all__ += errors.__all__
 
 __version__: str
@@ -44,6 +45,32 @@ def open(path: str | os.PathLike[str]) -> Checkpoint:
     from ._checkpoint import Checkpoint
 
     return Checkpoint(path)
+
+
+def save(
+    path: str | os.PathLike[str],
+    tensors: Mapping[str | tuple[str, str], Any],
+    *,
+    format: str = "dcp",
+    step: int | None = None,
+    workers: int = 0,
+    process_group: Any = None,
+) -> int:
+    """Writes a checkpoint of torch tensors or NumPy arrays, and answers the bytes written. `path`
+    must not be there: it appears whole or not at all.
+
+    tensors: by name, or by name and state. format: "dcp", "safetensors", or another of
+      ebb.about()["formats"]; a path that ends as files of the format do is one file. step: stored
+      where the format has a place for it. workers: 0: two for each core. [C] where one of the
+      tensors is a DTensor: each rank writes its rows, and nothing is gathered; process_group:
+      torch's, of those ranks.
+
+    >>> ebb.save("step-100", model.state_dict())
+    >>> ebb.save("model.safetensors", {"w": numpy.zeros((2, 3))}, format="safetensors")
+    """
+    from ._save import save
+
+    return save(path, tensors, format, step, workers, process_group)
 
 
 # What takes time to load is loaded by who asks.

@@ -38,6 +38,16 @@ _OF = {
     "F8_E8M0": DType("float8_e8m0fnu", 1, "uint8"),
 }
 
+# As ebb.h, and stores, number them.
+_NUMBERS = (
+    "", "F32", "BF16", "F16", "F64", "I64", "I32", "I16", "I8", "U64", "U32", "U16", "U8", "BOOL",
+    "C64", "C128", "F8_E4M3", "F8_E5M2", "F8_E4M3FNUZ", "F8_E5M2FNUZ", "F8_E8M0",
+)  # fmt: skip
+
+
+def numbered() -> list[tuple[int, DType]]:
+    return [(number, _OF[name]) for number, name in enumerate(_NUMBERS) if name]
+
 
 def dtype_of(stored: str, label: str) -> DType:
     found = _OF.get(stored)

@@ -5,15 +5,17 @@ import os
 import threading
 from pathlib import Path
 
+import numpy as np
 import torch
 import torch.distributed as dist
+import torch.distributed.checkpoint as dcp
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
-from torch.distributed.tensor import DTensor
+from torch.distributed.tensor import DTensor, Shard, distribute_tensor
 
 import ebb
-from worlds import apart, ranks, raises, row, rss_anon, run_rows, same_bits
+from worlds import apart, check_same, ranks, raises, row, rss_anon, run_rows, same_bits
 
 FIXTURES = Path(__file__).resolve().parents[3] / "fixtures"
 MIB = 1 << 20
@@ -188,6 +190,79 @@ def in_memory(folder: str) -> str:
 def memory() -> str:
     os.mkdir("st")
     return apart(in_memory, "st")
+
+
+def made() -> dict[str, torch.Tensor]:
+    draw = torch.Generator().manual_seed(3)
+    shapes = {"wide.weight": (7, 50), "one.weight": (1, 9), "bias": (13,), "big": (1030, 300)}
+    tensors = {name: torch.randn(shape, generator=draw) for name, shape in shapes.items()}
+    return {**tensors, "half": tensors["bias"].bfloat16(), "count": torch.arange(5)}
+
+
+def save_sharded(rank: int) -> None:
+    mesh = init_device_mesh("cpu", (dist.get_world_size(),))
+    tensors = {name: distribute_tensor(t, mesh, [Shard(0)]) for name, t in made().items()}
+    tensors["everywhere"] = torch.full((3, 3), 2.0)
+    ebb.save("sharded", tensors, step=12)
+    with raises(ebb.PeerError if rank else ebb.UsageError, says="" if rank else "exists"):
+        ebb.save("sharded", tensors)
+    other = {"w": distribute_tensor(torch.zeros(4, 4), mesh, [Shard(1)])}
+    with raises(ebb.Unsupported, says=("w", "Shard(dim=1)", "rows")):
+        ebb.save("columns", other)
+    assert not os.path.exists("columns")
+
+
+def load_by_torch(rank: int) -> dict[str, torch.Tensor]:
+    """With torch's own checkpoint reader, sharded otherwise."""
+    mesh = init_device_mesh("cpu", (dist.get_world_size(),))
+    into = {name: distribute_tensor(torch.zeros_like(t), mesh, [Shard(0)])
+            for name, t in made().items()}
+    into["everywhere"] = torch.zeros(3, 3)
+    dcp.load(into, checkpoint_id="sharded")
+    return {name: t.full_tensor() if isinstance(t, DTensor) else t for name, t in into.items()}
+
+
+@row("ebb.save() of sharded tensors on 3 ranks: torch's reader has them on 2, and alone", limit=90)
+def saved_by_ranks() -> None:
+    ranks(3, save_sharded)
+    want = {**made(), "everywhere": torch.full((3, 3), 2.0)}
+    for found in [*ranks(2, load_by_torch), *ranks(1, load_by_torch)]:
+        check_same(found, want, "what torch read")
+    checkpoint = ebb.open("sharded")
+    assert checkpoint.verify()["sound"]
+    check_same({name: ref.torch() for name, ref in checkpoint.items()}, want, "what ebb read")
+
+
+@row("ebb.save() in every format: ebb.open() has the same; safetensors' reader, torch.load too")
+def saved() -> str:
+    from safetensors.torch import load_file
+    tensors = {**made(), "scalar": torch.tensor(2.5), "none": torch.zeros(0, 3)}
+    formats = [one for one in ebb.about()["formats"] if one != "megatron-fsdp"]
+    for one in formats:
+        ebb.save(f"in-{one}", tensors, format=one)
+        checkpoint = ebb.open(f"in-{one}")
+        found = {ref.name: ref for ref in checkpoint.tensors
+                 if ref.state in ("param", "master", "buffer")}
+        for name, tensor in tensors.items():
+            if name not in found:  # of what has no elements some formats store nothing
+                assert tensor.numel() == 0, (one, name)
+                continue
+            got = found[name].torch()
+            assert torch.equal(got.to(tensor.dtype), tensor), (one, name)
+    ebb.save("one.safetensors", tensors, format="safetensors")
+    read = load_file("one.safetensors")
+    assert read.keys() == tensors.keys()
+    assert all(torch.equal(read[name], t) for name, t in tensors.items())
+    ebb.save("arrays.safetensors", {"x": np.arange(6.0).reshape(2, 3), "n": np.float32(3)},
+             format="safetensors")
+    assert load_file("arrays.safetensors")["x"].tolist() == [[0, 1, 2], [3, 4, 5]]
+    with raises(ebb.UsageError, says="no format"):
+        ebb.save("x", tensors, format="zip")
+    with raises(ebb.Unsupported, says="object"):
+        ebb.save("x", {"o": np.array([{}])})
+    with raises(TypeError, says="is no name"):
+        ebb.save("x", {3: tensors["bias"]})
+    return ", ".join(formats)
 
 
 if __name__ == "__main__":

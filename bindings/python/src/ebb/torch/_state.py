@@ -3,6 +3,7 @@ memory that the system could not write back; and tensors of other runs as what t
 
 from __future__ import annotations
 
+import math
 import os
 import tempfile
 from collections.abc import Callable, Iterator
@@ -18,22 +19,22 @@ from ._placements import box_of, is_dtensor, local
 STATES = {"muon": ("momentum_buffer",), "adamw": ("exp_avg", "exp_avg_sq")}
 
 
-def file_backed(shape: tuple[int, ...], directory: Path) -> torch.Tensor:
-    """An fp32 tensor in a file of the directory's disk, which goes with its last tensor. Its blocks
-    are allocated now: a disk that fills up later would end the process."""
-    elems = 1
-    for extent in shape:
-        elems *= extent
-    if elems == 0:
-        return torch.empty(shape, dtype=torch.float32)
+def file_backed(
+    shape: tuple[int, ...], directory: Path, dtype: torch.dtype = torch.float32
+) -> torch.Tensor:
+    """A tensor in a file of the directory's disk, which goes with its last tensor. Its blocks are
+    allocated now: a disk that fills up later would end the process."""
+    nbytes = math.prod(shape) * dtype.itemsize
+    if nbytes == 0:
+        return torch.empty(shape, dtype=dtype)
     file = _nameless(directory)
     try:
-        os.posix_fallocate(file, 0, 4 * elems)
+        os.posix_fallocate(file, 0, nbytes)
         path = f"/proc/self/fd/{file}"
-        storage = torch.UntypedStorage.from_file(path, shared=True, nbytes=4 * elems)
+        storage = torch.UntypedStorage.from_file(path, shared=True, nbytes=nbytes)
     finally:
         os.close(file)
-    tensor = torch.empty(0, dtype=torch.float32)
+    tensor = torch.empty(0, dtype=dtype)
     tensor.set_(storage, 0, shape)  # type: ignore[call-overload]
     return tensor
 
@@ -71,8 +72,10 @@ def check_shape(name: str, given: torch.Tensor, param: torch.Tensor) -> None:
         )
 
 
-def mine_of(given: torch.Tensor, param: torch.Tensor) -> torch.Tensor:
-    """Of a state that a state dict has of a parameter, what this rank holds: fp32, contiguous."""
+def mine_of(
+    given: torch.Tensor, param: torch.Tensor, dtype: torch.dtype = torch.float32
+) -> torch.Tensor:
+    """Of a state that a state dict has of a parameter, what this rank holds, contiguous."""
     if is_dtensor(given):
         mine = _placed_as(given, param)
     elif is_dtensor(param):
@@ -80,7 +83,7 @@ def mine_of(given: torch.Tensor, param: torch.Tensor) -> torch.Tensor:
         mine = given.detach()[tuple(slice(o, o + e) for o, e in zip(offsets, extents))]
     else:
         mine = given.detach()
-    return mine.to(device="cpu", dtype=torch.float32).contiguous()
+    return mine.to(device="cpu", dtype=dtype).contiguous()
 
 
 def _placed_as(given: Any, param: Any) -> torch.Tensor:

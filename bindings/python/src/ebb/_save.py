@@ -1,0 +1,127 @@
+"""Checkpoints of tensors that lie in memory: torch's, sharded or not, and NumPy's arrays."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import sys
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from . import _abi, _dtypes, _library
+from .errors import Unsupported
+
+Names = Mapping[Any, Any]
+# What NumPy, and ml_dtypes, call them otherwise than torch does.
+_NUMBERS = {name.name: number for number, name in _dtypes.numbered()}
+
+
+class Part(NamedTuple):
+    """What of a tensor lies here: memory that `kept` keeps."""
+
+    dtype: str
+    shape: tuple[int, ...]
+    offsets: tuple[int, ...]
+    extents: tuple[int, ...]
+    address: int
+    kept: Any
+
+
+def save(path: str | os.PathLike[str], tensors: Names, format: str, step: int | None,
+         workers: int, group: Any) -> int:  # fmt: skip
+    parts = {_named(key): _part(key, tensor) for key, tensor in tensors.items()}
+    saved = (_abi.Saved * len(parts))(*[_saved(*key, part) for key, part in parts.items()])
+    request = _abi.Save(
+        size=ctypes.sizeof(_abi.Save), format=format.encode(), path=os.fsencode(path),
+        tensors=saved, tensor_count=len(parts), workers=workers,
+        step=0 if step is None else step + 1,
+    )  # fmt: skip
+    written = ctypes.c_uint64()
+    if not any(_is_sharded(tensor) for tensor in tensors.values()):
+        _library.call("ebb_checkpoint_save", ctypes.byref(request), None, ctypes.byref(written))
+        return written.value
+    from datetime import timedelta
+
+    from .torch._world import connect, world_of
+
+    world = world_of(group)
+    for key, tensor in tensors.items():
+        _check_rows(key, tensor, world.size)
+    ranks = ctypes.c_void_p(connect(world, timedelta(minutes=10)))
+    try:
+        _library.call("ebb_checkpoint_save", ctypes.byref(request), ranks, ctypes.byref(written))
+    finally:
+        _library.call("ebb_ranks_close", ranks)
+    return written.value
+
+
+def _named(key: Any) -> tuple[str, str | None]:
+    """Its name, and its state where that is said."""
+    if isinstance(key, str):
+        return key, None
+    if isinstance(key, tuple) and len(key) == 2 and all(isinstance(k, str) for k in key):
+        return key
+    raise TypeError(f"{key!r} is no name: 'layers.0.weight', or ('layers.0.weight', 'exp_avg')")
+
+
+def _part(key: Any, tensor: Any) -> Part:
+    if _is_torch(tensor):
+        return _torch_part(tensor)
+    import numpy
+
+    array = numpy.ascontiguousarray(tensor)
+    if array.dtype.hasobject or array.dtype.byteorder == ">":
+        raise Unsupported(f"{key}: an array of {array.dtype} cannot be saved")
+    shape = tuple(tensor.shape)  # a scalar's array has a dimension more
+    return Part(array.dtype.name, shape, (0,) * len(shape), shape, array.ctypes.data, array)
+
+
+def _torch_part(tensor: Any) -> Part:
+    from .torch._placements import box_of, local
+
+    offsets, extents = box_of(tensor)
+    mine = local(tensor.detach()).to(device="cpu").contiguous()
+    name = str(tensor.dtype).removeprefix("torch.")
+    return Part(name, tuple(tensor.shape), offsets, extents, mine.data_ptr(), mine)
+
+
+def _check_rows(key: Any, tensor: Any, world: int) -> None:
+    """What is neither whole on each rank nor rows over all of them, nobody has where it is to be
+    written from."""
+    if not _is_sharded(tensor):
+        return
+    cut = [one for one in tensor.placements if not one.is_replicate()]
+    mesh = tensor.device_mesh
+    rows = len(cut) == 1 and cut[0].is_shard(0) and mesh.ndim == 1 and mesh.size() == world
+    if cut and not (rows and type(cut[0]).__name__ == "Shard"):
+        raise Unsupported(
+            f"{key} is {tuple(tensor.placements)} over {mesh}, on {world} ranks",
+            hint="rows over all ranks, and what each rank has whole, are saved; others save"
+            " with torch.distributed.checkpoint, which ckpt-convert reads",
+        )
+
+
+def _saved(name: str, state: str | None, part: Part) -> _abi.Saved:
+    if part.dtype not in _NUMBERS:
+        raise Unsupported(f"{name} is {part.dtype}, which no checkpoint has")
+    here = 0 not in part.extents
+    numbers = ctypes.c_uint64 * len(part.shape)
+    return _abi.Saved(
+        size=ctypes.sizeof(_abi.Saved), name=name.encode(),
+        state=None if state is None else state.encode(), shape=numbers(*part.shape),
+        ndim=len(part.shape), dtype=_NUMBERS[part.dtype], offsets=numbers(*part.offsets),
+        extents=numbers(*part.extents), data=part.address if here or 0 in part.shape else None,
+    )  # fmt: skip
+
+
+def _is_torch(tensor: Any) -> bool:
+    torch = sys.modules.get("torch")
+    return torch is not None and isinstance(tensor, torch.Tensor)
+
+
+def _is_sharded(tensor: Any) -> bool:
+    if not _is_torch(tensor):
+        return False
+    from .torch._placements import is_dtensor
+
+    return is_dtensor(tensor)
