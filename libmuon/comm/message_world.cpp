@@ -18,7 +18,16 @@ constexpr std::uint32_t kNoticeTag = 0;  // channels use the others, two each
 MessageWorld::MessageWorld(std::unique_ptr<Transport> transport, std::chrono::milliseconds limit)
     : transport_(std::move(transport)), limit_(limit) {}
 
-MessageWorld::~MessageWorld() { end(gave_up(rank())); }
+// Whoever sees that this rank has left before it hears, by another way, of whom that was the end
+// hears it from here.
+MessageWorld::~MessageWorld() {
+  const MutexLock lock(mutex_);
+  if (ended_by_) {
+    tell_all(*ended_by_);
+  } else if (over() == nullptr) {
+    tell_all({rank(), Scope::world, next_, gave_up(rank())});
+  }
+}
 
 template <typename T>
 Result<T> MessageWorld::or_end(Result<T> answer) {
@@ -72,8 +81,11 @@ void MessageWorld::enter(std::uint32_t channel, std::uint64_t meeting) {
 Result<> MessageWorld::still_on(std::uint32_t channel, std::uint64_t meeting) {
   EBB_TRY(listen());
   const MutexLock lock(mutex_);
-  for (const End& end : ends_)
-    if (hits(end, channel, meeting)) return end.why;
+  for (const End& end : ends_) {
+    if (!hits(end, channel, meeting)) continue;
+    if (end.scope == Scope::world && end.from != rank()) ended_by_ = end;
+    return end.why;
+  }
   return {};
 }
 

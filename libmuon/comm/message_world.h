@@ -75,6 +75,7 @@ class MessageWorld {
   // By open channel: the first meeting that this rank has not taken its whole part in.
   std::map<std::uint32_t, std::uint64_t> next_ EBB_GUARDED_BY(mutex_);
   std::vector<End> ends_ EBB_GUARDED_BY(mutex_);
+  std::optional<End> ended_by_ EBB_GUARDED_BY(mutex_);  // another rank's that a call here met
 };
 
 }  // namespace ebb::libmuon

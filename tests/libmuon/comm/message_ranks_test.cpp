@@ -176,10 +176,10 @@ TEST(MessageRanks, WhoHasDoneItsPartMayLeaveWhileOthersGoOnInADuplicate) {
   });
 }
 
-// What has come with tag 0, where notices are, is seen at the third look, as some MPIs do it.
-class ThirdLook : public Transport {
+// Of messages with tag 0, where notices are, some come otherwise.
+class OtherNotices : public Transport {
  public:
-  explicit ThirdLook(std::unique_ptr<Transport> below) : below_(std::move(below)) {}
+  explicit OtherNotices(std::unique_ptr<Transport> below) : below_(std::move(below)) {}
   Rank rank() const override { return below_->rank(); }
   std::uint32_t world() const override { return below_->world(); }
   std::uint32_t tags() const override { return below_->tags(); }
@@ -188,20 +188,57 @@ class ThirdLook : public Transport {
   }
   Result<std::vector<Rank>> unsent(std::uint32_t tag) override { return below_->unsent(tag); }
   Result<std::optional<Arrived>> receive(std::uint32_t tag) override {
-    if (tag != 0) return below_->receive(tag);
+    return tag == 0 ? notice() : below_->receive(tag);
+  }
+
+ protected:
+  virtual Result<std::optional<Arrived>> notice() = 0;
+  const std::unique_ptr<Transport> below_;
+};
+
+// They are seen at the third look, as some MPIs do it.
+class ThirdLook : public OtherNotices {
+ public:
+  using OtherNotices::OtherNotices;
+
+ private:
+  Result<std::optional<Arrived>> notice() override {
     if (held_ && ++looks_ == 3) return std::exchange(held_, std::nullopt);
     if (!held_) {
       looks_ = 1;
-      EBB_TRY_ASSIGN(held_, below_->receive(tag));
+      EBB_TRY_ASSIGN(held_, below_->receive(0));
     }
     return std::optional<Arrived>();
   }
 
- private:
-  const std::unique_ptr<Transport> below_;
   std::optional<Arrived> held_;
   int looks_ = 0;
 };
+
+// Rank 0 does not hear those of rank 1, which come by a way of their own, later than all others'.
+class Deaf : public OtherNotices {
+ public:
+  using OtherNotices::OtherNotices;
+
+ private:
+  Result<std::optional<Arrived>> notice() override {
+    EBB_TRY_ASSIGN(auto heard, below_->receive(0));
+    if (heard && rank() == Rank{0} && heard->from == Rank{1}) heard.reset();
+    return heard;
+  }
+};
+
+TEST(MessageRanks, WhoLeavesPassesOnWhyTheWorldIsOver) {
+  on_mailboxes(3, any_message, [](std::unique_ptr<Transport> transport) {
+    const auto ranks =
+        make_message_ranks(std::make_unique<Deaf>(std::move(transport)), milliseconds(5000));
+    ASSERT_TRUE(ranks);
+    if ((*ranks)->rank() == Rank{1}) (*ranks)->abort();
+    const auto answer = (*ranks)->agree(0);
+    ASSERT_FALSE(answer);
+    EXPECT_EQ(answer.error().message, "rank 1 gave up");
+  });
+}
 
 // The others' words lie there when it comes, and behind them that they have given up.
 TEST(MessageRanks, WhoComesLateIsAnsweredAsTheOthersWereHoweverLateItSeesIt) {
