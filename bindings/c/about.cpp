@@ -6,6 +6,7 @@
 #include "ebb/libmuon/kernels/kernels.h"
 #include "ebb/libmuon/spec/presets.h"
 #include "ebb/libswap/queue/io_queue.h"
+#include "ebb/libswap/sys/process.h"
 
 namespace ebb::c {
 namespace {
@@ -44,5 +45,13 @@ ebb_status ebb_about(char** json) noexcept {
   return ebb::c::guarded([&]() -> ebb::Result<> {
     EBB_TRY_ASSIGN(const std::string text, ebb::c::about());
     return ebb::c::answer_text(json, text, "ebb_about: json");
+  });
+}
+
+ebb_status ebb_programs_in(const char* folder) noexcept {
+  return ebb::c::guarded([&]() -> ebb::Result<> {
+    EBB_TRY_ASSIGN(const auto path, ebb::c::text_of(folder, "ebb_programs_in: folder"));
+    ebb::libswap::look_for_programs_in(path);
+    return {};
   });
 }

@@ -88,6 +88,10 @@ EBB_API void ebb_free(void* text) EBB_NOEXCEPT;
  * source, and all settings as a group has them), formats. */
 EBB_API ebb_status ebb_about(char** json) EBB_NOEXCEPT;
 
+/* Where ebb-hdf5-reader lies, which reads HDF5 files: for this process, where that is neither the
+ * library's folder nor ../bin beside it. */
+EBB_API ebb_status ebb_programs_in(const char* folder) EBB_NOEXCEPT;
+
 /* --- ranks ------------------------------------------------------------------------------------ */
 
 typedef struct ebb_listener ebb_listener;

@@ -19,6 +19,7 @@
 
 #include "ebb/libswap/sys/errno_error.h"
 #include "ebb/libswap/sys/list_directory.h"
+#include "ebb/libswap/sys/mutex.h"
 #include "ebb/libswap/sys/shared_library.h"
 
 namespace ebb::libswap {
@@ -133,12 +134,33 @@ Result<fs::path> program_directory() {
   return program.parent_path();
 }
 
+namespace {
+
+struct ProgramsFolder {
+  Mutex mutex;
+  fs::path folder EBB_GUARDED_BY(mutex);
+};
+ProgramsFolder& programs_folder() {
+  static auto* const one = new ProgramsFolder;  // threads may ask while the process ends
+  return *one;
+}
+
+}  // namespace
+
+void look_for_programs_in(fs::path folder) {
+  ProgramsFolder& programs = programs_folder();
+  const MutexLock lock(programs.mutex);
+  programs.folder = std::move(folder);
+}
+
 Result<fs::path> sister_program(std::string_view name) {
   EBB_TRY_ASSIGN(const fs::path folder, program_directory());
   const fs::path own =
       fs::path(SharedLibrary::file_of(reinterpret_cast<const void*>(&sister_program)))
           .parent_path();
-  for (const fs::path& place : {folder, own, own / "../bin"})
+  ProgramsFolder& programs = programs_folder();
+  const MutexLock lock(programs.mutex);
+  for (const fs::path& place : {folder, own, own / "../bin", programs.folder})
     if (std::error_code none; fs::exists(place / name, none))
       return (place / name).lexically_normal();
   return folder / name;

@@ -25,8 +25,10 @@ void spare_addresses();
 // The folder of the running program: where its sister programs are.
 Result<fs::path> program_directory();
 // A sister program of this code: beside the running program; else, where this code is of a library,
-// beside that, or in the folder bin beside its own. Where it would have been, if it is nowhere.
+// beside that, in the folder bin beside its own, or where look_for_programs_in() said last. Where
+// it would have been, if it is nowhere. Any thread.
 Result<fs::path> sister_program(std::string_view name);
+void look_for_programs_in(fs::path folder);
 // The same word for all processes that can reach each other by this machine's local sockets and
 // memory: of the kernel, and of the network namespace. Empty where the system does not say.
 std::string machine_word();

@@ -88,6 +88,9 @@ class Library(unittest.TestCase):
         header.touch()
         self.assertEqual(self.loaded_from(package), f"{path}\n")
 
+    def test_near_the_root_it_lies_in_no_source_tree(self) -> None:
+        self.assertEqual(_library._builds(Path("/w/ebb")), [])
+
     def test_else_the_loader_looks_for_it(self) -> None:
         package = self.copied("site-packages")
         folder = str(Path(self.linked("lib")).parent)

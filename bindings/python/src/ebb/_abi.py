@@ -342,6 +342,7 @@ FUNCTIONS: dict[str, tuple[Any, list[Any]]] = {
     "ebb_last_error": (POINTER(Error), []),
     "ebb_free": (None, [c_void_p]),
     "ebb_about": (c_int32, [POINTER(c_void_p)]),
+    "ebb_programs_in": (c_int32, [c_char_p]),
     "ebb_listener_open": (c_int32, [c_char_p, POINTER(c_void_p), POINTER(c_void_p)]),
     "ebb_listener_close": (c_int32, [c_void_p]),
     "ebb_ranks_connect": (c_int32, [c_void_p, c_uint32, c_uint32, POINTER(c_char_p), c_uint32,

@@ -8,6 +8,7 @@ from __future__ import annotations
 import ctypes
 import json
 import os
+import sysconfig
 import threading
 from pathlib import Path
 from typing import Any
@@ -67,11 +68,33 @@ def find() -> str:
     if given:
         return given
     package = Path(__file__).resolve().parent
-    places = [package / "lib" / NAME]
-    tree = package.parents[3]  # package: bindings/python/src/ebb of it
-    if (tree / "bindings/c/ebb.h").exists():
-        places.append(tree / "build/release/lib" / NAME)
+    places = [package / "lib" / NAME, *(build / "lib" / NAME for build in _builds(package))]
     return next((str(place) for place in places if place.exists()), NAME)
+
+
+def _builds(package: Path) -> list[Path]:
+    """Of the source tree whose bindings/python/src/ebb the package is."""
+    trees = list(package.parents)[3:4]  # none where it lies near the root
+    return [tree / "build/release" for tree in trees if (tree / "bindings/c/ebb.h").exists()]
+
+
+def programs() -> list[Path]:
+    """Where the tools may be: where EBB_TOOLS says; where pip puts programs: of this Python, of a
+    user, of a folder (pip install --target); in the source tree."""
+    given = os.environ.get("EBB_TOOLS")
+    if given:
+        return [Path(given)]
+    package = Path(__file__).resolve().parent
+    user = sysconfig.get_path("scripts", f"{os.name}_user")
+    installed = [Path(sysconfig.get_path("scripts")), Path(user), package.parent / "bin"]
+    return [*installed, *(build / "bin" for build in _builds(package))]
+
+
+def _show_programs(loaded: ctypes.CDLL) -> None:
+    for place in programs():
+        if (place / "ebb-hdf5-reader").is_file():
+            loaded.ebb_programs_in(os.fsencode(place))
+            return
 
 
 def _load(path: str) -> ctypes.CDLL:
@@ -88,6 +111,7 @@ def _load(path: str) -> ctypes.CDLL:
         function = _function(loaded, name, path)
         function.restype = result
         function.argtypes = arguments
+    _show_programs(loaded)
     return loaded
 
 

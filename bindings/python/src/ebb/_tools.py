@@ -3,29 +3,22 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
 import subprocess
-from pathlib import Path
 from typing import Any
 
 from . import _library, errors
 
 
 def find(name: str) -> str:
-    """In the folder that EBB_TOOLS names; in the package, where a wheel has it; beside the library
-    of a source tree; or on PATH."""
-    given = os.environ.get("EBB_TOOLS")
-    library = Path(_library.library()._name)
-    places = [Path(given)] if given else []
-    places += [Path(__file__).resolve().parent / "bin", library.parent.parent / "bin"]
-    for place in places:
+    """Where EBB_TOOLS says; where pip put it; beside the library of a source tree; or on PATH."""
+    for place in _library.programs():
         if (place / name).is_file():
             return str(place / name)
     found = shutil.which(name)
     if found is None:
         raise errors.Unsupported(
-            f"there is no {name} beside {library}, nor on PATH",
+            f"there is no {name} beside {_library.library()._name}, nor on PATH",
             hint="EBB_TOOLS names the folder that it lies in",
         )
     return found

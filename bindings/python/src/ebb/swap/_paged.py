@@ -89,7 +89,7 @@ class Paged(torch.optim.Optimizer):
         self._kind, self._settings = kind, settings
         self._budget = bytes_of(budget, "budget")
         self._process_group = process_group
-        self._space_options = {
+        self._space_options: dict[str, Any] = {
             "directory": swap, "budget": self._budget, "sources": sources, "tile": tile,
             "threads": threads,
         }  # fmt: skip
@@ -220,7 +220,7 @@ class Paged(torch.optim.Optimizer):
         """Of `kind`, for parameters of a group."""
         own = {k: v for k, v in group.items() if k not in _NAMED}
         made: torch.optim.Optimizer = self._kind(
-            [{**own, "params": list(params)}], **self._settings  # type: ignore[call-arg]
+            [{**own, "params": list(params)}], **self._settings
         )
         return made
 
