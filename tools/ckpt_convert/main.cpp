@@ -11,6 +11,7 @@
 #include "tools/ckpt_convert/changes.h"
 #include "tools/ckpt_convert/conversion.h"
 #include "tools/ckpt_convert/report.h"
+#include "tools/cli/mains.h"
 #include "tools/cli/run.h"
 #include "tools/cli/text.h"
 
@@ -246,12 +247,10 @@ Result<Exit> work(Console& console, const Arguments& arguments) {
 }  // namespace
 }  // namespace tools::convert
 
-int program_main(int argc, char** argv) {
+int tools::convert_main(int argc, char** argv) {
   libswap::spare_addresses();
   return tools::run_program(tools::convert::kProgram, argc, argv,
                             tools::looking_again(tools::convert::work));
 }
 
 }  // namespace ebb
-
-int main(int argc, char** argv) { return ebb::program_main(argc, argv); }

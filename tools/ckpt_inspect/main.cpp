@@ -7,6 +7,7 @@
 #include "tools/ckpt_inspect/flags.h"
 #include "tools/ckpt_inspect/modes.h"
 #include "tools/cli/checkpoints.h"
+#include "tools/cli/mains.h"
 #include "tools/cli/run.h"
 #include "tools/cli/text.h"
 
@@ -121,7 +122,7 @@ Result<Exit> work(Console& console, const Arguments& arguments,
 }  // namespace
 }  // namespace tools::inspect
 
-int program_main(int argc, char** argv) {
+int tools::inspect_main(int argc, char** argv) {
   libswap::keep_freed_memory();
   std::unique_ptr<Checkpoint> checkpoint;
   const int exit = tools::run_program(
@@ -134,5 +135,3 @@ int program_main(int argc, char** argv) {
 }
 
 }  // namespace ebb
-
-int main(int argc, char** argv) { return ebb::program_main(argc, argv); }

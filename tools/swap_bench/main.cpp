@@ -4,6 +4,7 @@
 
 #include "ebb/formats/core/json_text.h"
 #include "ebb/formats/core/units.h"
+#include "tools/cli/mains.h"
 #include "tools/cli/run.h"
 #include "tools/cli/text.h"
 #include "tools/swap_bench/report.h"
@@ -123,10 +124,8 @@ Result<Exit> work(Console& console, const Arguments& arguments) {
 }  // namespace
 }  // namespace tools::swap_bench
 
-int program_main(int argc, char** argv) {
+int tools::swap_bench_main(int argc, char** argv) {
   return tools::run_program(tools::swap_bench::kProgram, argc, argv, tools::swap_bench::work);
 }
 
 }  // namespace ebb
-
-int main(int argc, char** argv) { return ebb::program_main(argc, argv); }
