@@ -21,12 +21,9 @@ MessageWorld::MessageWorld(std::unique_ptr<Transport> transport, std::chrono::mi
 // Whoever sees that this rank has left before it hears, by another way, of whom that was the end
 // hears it from here.
 MessageWorld::~MessageWorld() {
+  end(gave_up(rank()));  // where nobody else has before
   const MutexLock lock(mutex_);
-  if (ended_by_) {
-    tell_all(*ended_by_);
-  } else if (over() == nullptr) {
-    tell_all({rank(), Scope::world, next_, gave_up(rank())});
-  }
+  if (ended_by_) tell_all(*ended_by_);
 }
 
 template <typename T>
