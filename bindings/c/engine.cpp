@@ -184,8 +184,7 @@ Result<std::string> about(const EngineObject& object) {
 
 std::string stats(const EngineObject& object) {
   Json json;
-  for (const libswap::Stat& stat : libmuon::stats_of(object.engine->stats()))
-    std::visit([&](auto value) { json.number(stat.name, value); }, stat.value);
+  json.counters(libmuon::stats_of(object.engine->stats()));
   return json.whole();
 }
 

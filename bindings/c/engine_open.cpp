@@ -95,8 +95,7 @@ Result<> prepare(const ebb_model* model, const ebb_start* start, std::uint32_t w
                  Prepared& out) {
   EBB_TRY_ASSIGN(out.model, described(model, world));
   EBB_TRY(read_start(start, out.model, out.given));
-  EBB_TRY_ASSIGN(auto disk, libswap::open_backend(libswap::BackendChoice::automatic));
-  EBB_TRY_ASSIGN(out.io, libswap::IoQueue::start(std::move(disk.backend), {}));
+  EBB_TRY_ASSIGN(out.io, open_io());
   return {};
 }
 
@@ -127,6 +126,11 @@ Result<> open(const ebb_model* model, ebb_ranks* ranks, const ebb_start* start,
 }
 
 }  // namespace
+
+Result<std::unique_ptr<libswap::IoQueue>> open_io() {
+  EBB_TRY_ASSIGN(auto disk, libswap::open_backend(libswap::BackendChoice::automatic));
+  return libswap::IoQueue::start(std::move(disk.backend), {});
+}
 
 Handles<EngineObject>& engines() {
   static auto* const all = new Handles<EngineObject>("engine");

@@ -6,8 +6,10 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <variant>
 
 #include "ebb/formats/core/json_text.h"
+#include "ebb/libswap/stats.h"
 
 namespace ebb::c {
 
@@ -45,6 +47,10 @@ class Json {
     open_list();
     for (const std::uint64_t value : values) number_item(value);
     close_list();
+  }
+  void counters(std::span<const libswap::Stat> stats) {
+    for (const libswap::Stat& stat : stats)
+      std::visit([&](auto value) { number(stat.name, value); }, stat.value);
   }
   void texts(std::string_view key, const auto& named) {
     open_object(key);

@@ -118,6 +118,9 @@ struct CheckpointObject {
   std::vector<std::string> changes;  // how weights came to be, for people
 };
 
+// Whatever reads and writes files best on this machine.
+Result<std::unique_ptr<libswap::IoQueue>> open_io();
+
 Handles<ListenerObject>& listeners();
 Handles<RanksObject>& ranks_handles();
 Handles<EngineObject>& engines();

@@ -70,8 +70,7 @@ Result<> take(const ebb_save* save, std::uint32_t world, Given& out) {
     catalog.tensors.push_back(std::move(entry));
   }
   EBB_TRY_ASSIGN(out.content, formats::MemoryContent::make(std::move(catalog), std::move(held)));
-  EBB_TRY_ASSIGN(auto disk, libswap::open_backend(libswap::BackendChoice::automatic));
-  EBB_TRY_ASSIGN(out.io, libswap::IoQueue::start(std::move(disk.backend), {}));
+  EBB_TRY_ASSIGN(out.io, open_io());
   return {};
 }
 

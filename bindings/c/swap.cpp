@@ -71,8 +71,7 @@ Result<> prepare(const ebb_swap_config* given, Prepared& out) {
   }
   EBB_TRY_ASSIGN(out.parts, parts_of(out.config));
   for (const auto& parts : out.parts) EBB_TRY(out.buffers.add(parts));
-  EBB_TRY_ASSIGN(auto disk, libswap::open_backend(libswap::BackendChoice::automatic));
-  EBB_TRY_ASSIGN(out.io, libswap::IoQueue::start(std::move(disk.backend), {}));
+  EBB_TRY_ASSIGN(out.io, open_io());
   return {};
 }
 
@@ -162,8 +161,7 @@ std::string about(const SwapObject& object) {
   json.number("stalls", stats.stalls);
   json.number("copied_bytes", stats.copied_bytes);
   json.number("snapshots_put_off", stats.snapshots_put_off);
-  for (const libswap::Stat& stat : libswap::stats_of(stats.pager))
-    std::visit([&](auto value) { json.number(stat.name, value); }, stat.value);
+  json.counters(libswap::stats_of(stats.pager));
   return json.whole();
 }
 

@@ -12,7 +12,7 @@ from . import _abi, _dtypes, _library
 from .errors import Unsupported
 
 Names = Mapping[Any, Any]
-# What NumPy, and ml_dtypes, call them otherwise than torch does.
+# By the names that torch, NumPy and ml_dtypes have in common.
 _NUMBERS = {name.name: number for number, name in _dtypes.numbered()}
 
 

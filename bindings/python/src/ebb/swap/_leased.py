@@ -4,6 +4,7 @@ whatever uses one then raises."""
 from __future__ import annotations
 
 import ctypes
+import math
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -49,9 +50,7 @@ class Leased(Tensor):
 
 def tensor_at(address: int | None, shape: Sequence[int], dtype: torch.dtype) -> Tensor:
     """A tensor over memory that is somebody else's."""
-    count = 1
-    for extent in shape:
-        count *= extent
+    count = math.prod(shape)
     if count == 0 or not address:
         return torch.empty(tuple(shape), dtype=dtype)
     memory = (ctypes.c_char * (count * dtype.itemsize)).from_address(address)

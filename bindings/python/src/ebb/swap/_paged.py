@@ -44,6 +44,10 @@ class _Param:
     weight: Buffer
     kept: dict[str, Any] | None = None  # its small values; None: it was never stepped
 
+    def alike(self, state: str) -> bool:
+        """Whether a state is of its shape, and lies where it does."""
+        return self.structure.paged[state].shape == tuple(self.param.shape)
+
     @property
     def nbytes(self) -> int:
         return sum(
@@ -265,17 +269,19 @@ class Paged(torch.optim.Optimizer):
         most = self._budget // 4
         for number, group in groupby(self._params, key=lambda one: one.group):
             waiting: list[_Param] = []
+            held = 0
             for one in group:
-                if waiting and sum(w.nbytes for w in waiting) + one.nbytes > most:
+                if waiting and held + one.nbytes > most:
                     yield self._bucket(waiting, number)
-                    waiting = []
+                    waiting, held = [], 0
                 waiting.append(one)
+                held += one.nbytes
             yield self._bucket(waiting, number)
 
     def _bucket(self, params: list[_Param], number: int) -> _Bucket:
         optimizer = self._make([one.param for one in params], self.param_groups[number])
         optimizer.state.clear()  # what some make at once
-        return _Bucket(list(params), optimizer)
+        return _Bucket(params, optimizer)
 
     # --- a step --------------------------------------------------------------------------------
 
@@ -322,14 +328,13 @@ class Paged(torch.optim.Optimizer):
         space = self.open()
         if one.kept is None:
             return dict(self._make([one.param], self.param_groups[one.group]).state[one.param])
-        values: dict[str, Any] = dict(one.kept or {})
+        values: dict[str, Any] = dict(one.kept)
         for buffer in one.buffers:
             with space.acquire(buffer, modify=False) as held:
                 for state, tensor in held.items():
                     copy = file_backed(buffer.shape, space.directory, tensor.dtype)
                     copy.copy_(tensor)
-                    alike = one.structure.paged[state].shape == tuple(one.param.shape)
-                    values[state] = like_parameter(copy, one.param) if alike else copy
+                    values[state] = like_parameter(copy, one.param) if one.alike(state) else copy
         return state_of(one.structure, values)
 
     def _take(self, given: dict[str, Any]) -> None:
@@ -340,14 +345,13 @@ class Paged(torch.optim.Optimizer):
             one.kept = None if not state else self._write(one, state)
 
     def _write(self, one: _Param, state: dict[str, Any]) -> dict[str, Any]:
-        whole = {k: v for k, v in state.items()}
-        values = values_of(whole, one.structure, one.name)
+        values = values_of(state, one.structure, one.name)
         for buffer in one.buffers:
             with self.open().acquire(buffer) as held:
                 for path, tensor in held.items():
-                    alike = one.structure.paged[path].shape == tuple(one.param.shape)
+                    given = values[path]
                     tensor.copy_(
-                        mine_of(values[path], one.param, tensor.dtype) if alike else values[path]
+                        mine_of(given, one.param, tensor.dtype) if one.alike(path) else given
                     )
         return {path: _own(values[path], kept) for path, kept in one.structure.kept.items()}
 
@@ -426,10 +430,8 @@ class _Held:
         paged = one.structure.paged
         there = {k: paged[k].placed(v, device) for k, v in self._here.get(one.name, {}).items()}
         placed = {
-            k: like_parameter(v, one.param)
-            if paged[k].shape == tuple(one.param.shape) else v
-            for k, v in there.items()
-        }  # fmt: skip
+            k: like_parameter(v, one.param) if one.alike(k) else v for k, v in there.items()
+        }
         return state_of(one.structure, {**placed, **(one.kept or {})})
 
     def take(self, one: _Param, state: dict[str, Any]) -> dict[str, Any]:
