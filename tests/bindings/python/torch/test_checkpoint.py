@@ -2,7 +2,6 @@
 by FSDP2 over 2 and 3 ranks, against the digests that the framework's elements had."""
 import hashlib
 import os
-import threading
 from pathlib import Path
 
 import numpy as np
@@ -15,7 +14,7 @@ from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor, Shard, distribute_tensor
 
 import ebb
-from worlds import apart, check_same, ranks, raises, row, rss_anon, run_rows, same_bits
+from worlds import apart, check_same, most_memory, ranks, raises, row, run_rows, same_bits
 
 FIXTURES = Path(__file__).resolve().parents[3] / "fixtures"
 MIB = 1 << 20
@@ -167,17 +166,9 @@ def in_memory(folder: str) -> str:
     model = Holder(checkpoint.weights(), torch.bfloat16)
     odd = ebb.open(FIXTURES / "safetensors/odd_header_spaces/data")
     odd.load_into(Holder(odd.weights()))
-    before, most, over = rss_anon(), [0], threading.Event()
-
-    def watch() -> None:
-        while not over.wait(0.002):
-            most[0] = max(most[0], rss_anon())
-    watching = threading.Thread(target=watch)
-    watching.start()
-    checkpoint.load_into(model)  # zeros that nobody had touched become the model's
-    over.set()
-    watching.join()
-    grown = most[0] - before - total // 2
+    with most_memory() as most:
+        checkpoint.load_into(model)  # zeros that nobody had touched become the model's
+    grown = most[0] - total // 2
     assert grown < 64 * MIB, grown
     theirs = load_file(f"{folder}/model.safetensors")
     for name, ref in checkpoint.items():

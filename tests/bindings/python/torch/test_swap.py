@@ -2,18 +2,16 @@
 a budget, on any number of ranks, behind a kill."""
 import os
 import signal
-import threading
 import time
 from pathlib import Path
 
 import torch
-import torch.distributed as dist
 from torch import nn
 
 import ebb
 import ebb.swap
-from worlds import (Net, Skip, apart, check_same, fill, flat, free_port, hand_gradients, places_of,
-                    raises, ranks, row, rss_anon, run_rows, same_bits, whole_weights)
+from worlds import (Net, Skip, apart, check_same, fill, flat, hand_gradients, most_memory,
+                    places_of, raises, ranks, row, run_rows, whole_weights)
 
 MIB = 1 << 20
 STEPS = 5
@@ -263,22 +261,14 @@ def in_budget() -> str:
     for param in model.parameters():
         param.grad = torch.full_like(param, 1e-3)
     paged.open()
-    before, most, over = rss_anon(), [0], threading.Event()
-
-    def watch() -> None:
-        while not over.wait(0.002):
-            most[0] = max(most[0], rss_anon())
-    watching = threading.Thread(target=watch)
-    watching.start()
-    for _ in range(3):
-        paged.step()
-    paged.snapshot()
-    paged.wait_snapshot()
-    held = paged.state_dict()
-    over.set()
-    watching.join()
+    with most_memory() as most:
+        for _ in range(3):
+            paged.step()
+        paged.snapshot()
+        paged.wait_snapshot()
+        held = paged.state_dict()
     assert len(held["state"]) == 32
-    grown = most[0] - before
+    grown = most[0]
     assert grown < (48 + 64) * MIB, grown // MIB
     return f"{grown / MIB:+.0f} MiB for 256 MiB of state in a budget of 48"
 

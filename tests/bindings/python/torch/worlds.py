@@ -14,6 +14,7 @@ import signal
 import socket
 import sys
 import tempfile
+import threading
 import time
 import traceback
 import zlib
@@ -269,6 +270,23 @@ def rss_anon() -> int:
         if line.startswith("RssAnon:"):
             return int(line.split()[1]) * 1024
     raise AssertionError("no RssAnon")
+
+
+@contextlib.contextmanager
+def most_memory() -> Iterator[list[int]]:
+    """What anonymous memory grew by at most, in bytes, when it is over: the list's only number."""
+    before, most, over = rss_anon(), [0], threading.Event()
+
+    def watch() -> None:
+        while not over.wait(0.002):
+            most[0] = max(most[0], rss_anon() - before)
+    watching = threading.Thread(target=watch)
+    watching.start()
+    try:
+        yield most
+    finally:
+        over.set()
+        watching.join()
 
 
 # --- models -------------------------------------------------------------------------------------
