@@ -160,10 +160,15 @@ class Tables {
     if (until == Until::all || limit_.count() == 0) return changed_.wait(mutex_);
     const auto left = table.first_came + limit_ - Clock::now();
     if (left.count() > 0) return changed_.wait_for(mutex_, left);
+    libswap::when_memory([&]() EBB_REQUIRES(mutex_) {
+      end(over_, silent(missing(table), table.requests[index_of(rank)].brought.verb, limit_));
+    });
+  }
+  std::vector<Rank> missing(const Table& table) const {
     std::vector<Rank> missing;
-    for (std::uint32_t other = 0; other < world_; ++other)
-      if (!table.here[other]) missing.push_back(Rank{other});
-    end(over_, silent(missing, table.requests[index_of(rank)].brought.verb, limit_));
+    for (std::uint32_t rank = 0; rank < world_; ++rank)
+      if (!table.here[rank]) missing.push_back(Rank{rank});
+    return missing;
   }
 
   // All have come: it has to be decided.
@@ -179,20 +184,21 @@ class Tables {
   // Receivers copy side by side. Nobody may leave while a peer still reads its memory, not even
   // after an abort: every rank is past the meeting, so all of them come here.
   // What a device copies may take place later: behind the event.
-  libswap::Event copy_and_part(Table& table, Rank rank) EBB_REQUIRES(mutex_) {
-    const std::vector<Copy> copies = std::move(table.copies[index_of(rank)]);
-    std::vector<libswap::Event> copied;
-    mutex_.unlock();
-    for (const Copy& copy : copies)
-      copied.push_back(libswap::copy(copy.from.as(DType::u8), copy.to.as(DType::u8), {}));
-    mutex_.lock();
-    for (std::size_t i = 0; i < copies.size(); ++i) {
-      if (copied[i].passed()) continue;
-      for (const std::uint32_t each : {index_of(rank), copies[i].sender})
-        table.through[each].push_back(copied[i]);
+  libswap::Event copy_and_part(Table& table, Rank rank) noexcept EBB_REQUIRES(mutex_) {
+    for (const Copy& copy : std::exchange(table.copies[index_of(rank)], {})) {
+      const libswap::Event copied = copy_beside_others(copy);
+      if (copied.passed()) continue;
+      for (const std::uint32_t each : {index_of(rank), copy.sender})
+        libswap::add_when_memory(table.through[each], copied);
     }
     EBB_CHECK(arrive(table, rank, Until::all).has_value());
-    return libswap::all_of(std::exchange(table.through[index_of(rank)], {}));
+    const auto through = std::exchange(table.through[index_of(rank)], {});
+    return libswap::when_memory([&] { return libswap::all_of(through); });
+  }
+  libswap::Event copy_beside_others(const Copy& copy) noexcept EBB_REQUIRES(mutex_) {
+    const libswap::MutexUnlock unlocked(mutex_);
+    return libswap::when_memory(
+        [&] { return libswap::copy(copy.from.as(DType::u8), copy.to.as(DType::u8), {}); });
   }
 
   const std::uint32_t world_;

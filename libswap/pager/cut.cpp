@@ -27,9 +27,8 @@ void TileCache::begin_cut() {
 void TileCache::wait_for_cut_writes(const std::function<bool()>& ready) {
   while (!ready()) {
     changed_.wait_for(mutex_, kGlance);
-    mutex_.unlock();
+    const MutexUnlock unlocked(mutex_);
     try_what_is_due();
-    mutex_.lock();
   }
 }
 

@@ -1,6 +1,6 @@
-// Mutex, MutexLock, Condition: std::mutex and what belongs to it, with the words that clang's
-// thread safety analysis reads (tests/lint/run). Where a member says EBB_GUARDED_BY(mutex), code
-// that reaches it without the mutex does not pass. Other compilers see no attributes.
+// Mutex, MutexLock, MutexUnlock, Condition: std::mutex and what belongs to it, with the words that
+// clang's thread safety analysis reads (tests/lint/run). Where a member says EBB_GUARDED_BY(mutex),
+// code that reaches it without the mutex does not pass. Other compilers see no attributes.
 #pragma once
 
 #include <chrono>
@@ -39,6 +39,21 @@ class EBB_THREAD_SAFETY(scoped_lockable) MutexLock {
   ~MutexLock() EBB_THREAD_SAFETY(release_capability()) { mutex_.unlock(); }
   MutexLock(const MutexLock&) = delete;
   MutexLock& operator=(const MutexLock&) = delete;
+
+ private:
+  Mutex& mutex_;
+};
+
+// Lets others have a mutex while it lives. Its thread holds the mutex again behind it, whatever was
+// thrown: so the MutexLock around it finds what it expects.
+class EBB_THREAD_SAFETY(scoped_lockable) MutexUnlock {
+ public:
+  explicit MutexUnlock(Mutex& mutex) EBB_THREAD_SAFETY(release_capability(mutex)) : mutex_(mutex) {
+    mutex_.unlock();
+  }
+  ~MutexUnlock() EBB_THREAD_SAFETY(release_capability()) { mutex_.lock(); }
+  MutexUnlock(const MutexUnlock&) = delete;
+  MutexUnlock& operator=(const MutexUnlock&) = delete;
 
  private:
   Mutex& mutex_;

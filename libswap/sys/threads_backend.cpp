@@ -79,12 +79,14 @@ class ThreadsBackend : public PosixBackend {
       if (pending_.empty()) return;
       const RawOp op = pending_.front();
       pending_.pop_front();
-      mutex_.unlock();
-      const RawDone done{op.tag, perform(op)};
-      mutex_.lock();
-      add_when_memory(done_, done);
+      add_when_memory(done_, performed(op));
       progress_.notify_one();
     }
+  }
+
+  RawDone performed(const RawOp& op) EBB_REQUIRES(mutex_) {
+    const MutexUnlock unlocked(mutex_);
+    return {op.tag, perform(op)};
   }
 
   std::int32_t perform(const RawOp& op) const {

@@ -4,10 +4,14 @@
 #include <gtest/gtest.h>
 
 #include <latch>
+#include <thread>
 
+#include "ebb/libmuon/comm/communicator.h"
+#include "ebb/libswap/sys/when_memory.h"
 #include "tests/bindings/c/connected_ranks.h"
 #include "tests/bindings/c/failing_new.h"
 #include "tests/bindings/c/small_model.h"
+#include "tests/libmuon/comm/rounds.h"
 #include "tests/support/program.h"
 
 namespace ebb::c {
@@ -310,6 +314,38 @@ TEST(RanksWithoutMemory, AnOpenThatFailsOnOneKeepsNobodyWaiting) {
   };
   for (std::uint64_t k = 1; k == 1 || left == 0; k += 1 + k / 3) open(k);
   open(0);
+}
+
+// Of threads that share their memory: a rank that cannot come ends the world, and one that has come
+// stays until nobody reads its bytes any more.
+TEST(RanksWithoutMemory, ThreadsExchangeTheirBytesOrEachIsTold) {
+  std::uint64_t left = 0;
+  for (std::uint64_t k = 1; left == 0; ++k) {
+    auto ranks = libmuon::make_thread_ranks(kWorld);
+    std::vector<std::unique_ptr<libmuon::Round>> rounds;
+    for (const auto& rank : ranks) rounds.push_back(std::make_unique<libmuon::Round>(*rank));
+    std::array<bool, kWorld> exchanged{};
+    std::latch ready(kWorld), go(1);
+    std::vector<std::thread> threads;
+    for (std::uint32_t rank = 0; rank < kWorld; ++rank)
+      threads.emplace_back([&, rank] {
+        ready.count_down();
+        go.wait();
+        exchanged[rank] =
+            libswap::or_no_memory([&] {
+              return ranks[rank]->exchange(rounds[rank]->sends, rounds[rank]->receives);
+            }).has_value();
+        if (!exchanged[rank]) ranks[rank]->abort();
+      });
+    ready.wait();
+    fail_allocation(k, Of::all_threads);
+    go.count_down();
+    for (std::thread& thread : threads) thread.join();
+    left = allocations_left();
+    fail_allocation(0, Of::all_threads);
+    for (std::uint32_t rank = 0; rank < kWorld; ++rank)
+      EXPECT_TRUE(!exchanged[rank] || rounds[rank]->arrived(*ranks[rank])) << "allocation " << k;
+  }
 }
 
 }  // namespace
