@@ -179,6 +179,20 @@ TEST(Convert, WeightsAloneMakeAPlainFileOfWeights) {
     }
 }
 
+// On stderr, a document a line; people who read it in a file are told nothing.
+TEST(Convert, TellsProgramsHowFarItIs) {
+  const ScratchDirectory scratch;
+  const Outcome quiet = convert({kHsdp, scratch / "one", "-t", "dcp"});
+  EXPECT_EQ(quiet.err, "");
+  const Outcome told = convert({kHsdp, scratch / "two", "-t", "dcp", "--json"});
+  ASSERT_EQ(told.exit, 0) << told.err;
+  std::istringstream lines(told.err);
+  std::string last;
+  for (std::string line; std::getline(lines, line); last = line)
+    EXPECT_TRUE(line.starts_with("{\"schema\": \"ebb.progress/1\", \"doing\": \"")) << line;
+  EXPECT_NE(last.find("\"doing\": \"reading back\", \"bytes\": 0, \"of\": "), std::string::npos);
+}
+
 TEST(Convert, DryRunWritesNothing) {
   const ScratchDirectory scratch;
   const Outcome run = convert({kSharded, scratch / "out", "-t", "dcp", "-w", "2", "-n"});

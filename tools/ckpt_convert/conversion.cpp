@@ -217,7 +217,7 @@ Result<Prepared> prepare(const Request& request) {
 Result<Outcome> carry_out(Console& console, const Request& request, const Prepared& prepared) {
   EBB_TRY_ASSIGN(auto chosen, libswap::open_backend(libswap::BackendChoice::automatic));
   EBB_TRY_ASSIGN(const auto io, libswap::IoQueue::start(std::move(chosen.backend), {}));
-  ProgressLine progress(console);
+  Progress progress(console);
   const ReadBack read_back(prepared.conversion, readers_within(request, prepared.conversion.plan));
   Outcome outcome;
   libswap::WriteOptions options;
@@ -230,10 +230,10 @@ Result<Outcome> carry_out(Console& console, const Request& request, const Prepar
   options.memory_bytes = request.memory_bytes;
   options.source_identity =
       prepared.files_before.identity() + prepared.conversion.content->identity();
-  options.progress = [&](const libswap::WriteProgress& now) { progress.show(now); };
+  options.progress = [&](const libswap::WriteProgress& now) { progress.written(now); };
   options.check = [&](const fs::path& directory,
                       std::span<const std::uint64_t> fingerprints) -> Result<> {
-    progress.say("reading back");
+    progress.reading_back();
     if (request.dropping == Dropping::allowed) {
       EBB_TRY_ASSIGN(outcome.rounded_otherwise, read_back.rounded_otherwise());
     }

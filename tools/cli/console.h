@@ -38,6 +38,7 @@ class Console {
   // From here on stdout is for programs: fail() writes its error there, too, as a JSON document,
   // unless this run has written one already.
   void speak_json() { json_ = true; }
+  bool speaks_json() const { return json_; }
   // "program: error: message" and "hint: ...", control characters escaped.
   Exit fail(const Error& error);
   void warn(std::string_view message);

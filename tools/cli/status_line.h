@@ -1,7 +1,9 @@
-// One line on a terminal that says how far a program is; nothing anywhere else.
+// How far a program is, on stderr: one line on a terminal; elsewhere a JSON document a line for
+// programs (--json), nothing for people.
 #pragma once
 
 #include <chrono>
+#include <cstdint>
 #include <string_view>
 
 #include "tools/cli/console.h"
@@ -12,15 +14,19 @@ class StatusLine {
  public:
   explicit StatusLine(const Console& console);
 
-  // Whether to say something: on a terminal, and at most ten times a second.
+  // Whether to say something: where somebody reads it, and at most ten times a second.
   bool due();
-  void say(std::string_view what);
+  void say(std::string_view what);  // to people
+  // To programs: {"schema": "ebb.progress/1", "doing": "writing", "bytes": 1, "of": 2}.
+  void tell(std::string_view doing, std::uint64_t bytes, std::uint64_t of);
   void clear();
 
  private:
   using Clock = std::chrono::steady_clock;
 
-  bool visible_ = false;
+  enum class Reader : std::uint8_t { nobody, person, program };
+
+  Reader reader_ = Reader::nobody;
   bool drawn_ = false;
   Clock::time_point last_;
 };

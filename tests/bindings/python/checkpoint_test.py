@@ -7,6 +7,8 @@ import ctypes
 import hashlib
 import json
 import os
+import shutil
+import tempfile
 import unittest
 from pathlib import Path
 
@@ -115,6 +117,38 @@ class Checkpoint(unittest.TestCase):
         with self.assertRaises(ebb.IoError) as caught:
             self.checkpoint.diff("/nowhere")
         self.assertEqual(caught.exception.file, "/nowhere")
+
+    def test_tells_how_far_a_conversion_is(self) -> None:
+        with tempfile.TemporaryDirectory() as folder:
+            there, calls = Path(folder, "there"), []
+            self.checkpoint.convert(there, "dcp", progress=lambda *now: calls.append(now))
+            self.assertEqual(calls, sorted(calls))
+            self.assertEqual(calls[-1][0], calls[-1][1])
+            self.assertGreater(calls[-1][1], 0)
+            self.assertTrue(self.checkpoint.diff(there))
+
+    def test_stops_converting_where_what_is_told_raises_and_goes_on(self) -> None:
+        def stop(done: int, total: int) -> None:
+            raise ZeroDivisionError
+
+        with tempfile.TemporaryDirectory() as folder:
+            there = Path(folder, "there")
+            with self.assertRaises(ZeroDivisionError):
+                self.checkpoint.convert(there, "dcp", progress=stop)
+            self.checkpoint.convert(there, "dcp", progress=False)
+            self.assertTrue(ebb.open(there).verify()["sound"])
+
+    def test_is_shown_in_a_notebook(self) -> None:
+        page = self.checkpoint._repr_html_()
+        self.assertIn("<pre>", page)
+        self.assertIn("DeepSpeed", page)
+        self.assertIn('srcdoc="&lt;!DOCTYPE html&gt;', page)
+        with tempfile.TemporaryDirectory() as folder:
+            there = Path(folder, "there")
+            shutil.copytree(self.checkpoint.path, there)
+            gone = ebb.open(there)
+            shutil.rmtree(there)
+            self.assertIsNone(gone._repr_html_())
 
     def test_is_refused_with_its_place(self) -> None:
         with self.assertRaises(ebb.IoError) as caught:

@@ -10,8 +10,9 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from . import _abi, _dtypes, _library, _tools
-from .errors import LayoutError, UsageError
+from . import _abi, _dtypes, _library, _notebook, _tools
+from ._progress import Progress, Wanted
+from .errors import Error, LayoutError, UsageError
 
 Box = Sequence[slice]
 
@@ -219,16 +220,18 @@ class Checkpoint(Mapping[str, TensorRef]):
         _library.call("ebb_checkpoint_weights", self._opened, ctypes.byref(handle))
         return Checkpoint(self.path, handle)
 
-    def load_into(self, model: Any, *, strict: bool = True, workers: int = 0) -> Any:
+    def load_into(
+        self, model: Any, *, strict: bool = True, workers: int = 0, progress: Wanted = None
+    ) -> Any:
         """Reads its weights straight into the parameters and buffers of a torch module, whatever
         the number of ranks: of DTensors each rank reads its part, and nothing travels. What has
         another floating type is converted. At most 64 MiB beside the model.
 
-        strict: LayoutError where the model and the checkpoint have not the same names. Answers an
-        ebb.LoadReport."""
+        strict: LayoutError where the model and the checkpoint have not the same names. progress:
+        as in convert(), of the bytes that this rank reads. Answers an ebb.LoadReport."""
         from ._load_into import load_model
 
-        return load_model(self.weights(), model, strict, workers)
+        return load_model(self.weights(), model, strict, workers, progress)
 
     def read_into(self, places: Sequence[Place], workers: int = 0) -> None:
         """Fills memory with boxes of tensors, in the order in which they lie in the files."""
@@ -258,14 +261,19 @@ class Checkpoint(Mapping[str, TensorRef]):
 
     def convert(
         self, out: str | os.PathLike[str], to: str | None = None, *, world: int | None = None,
-        weights: bool = False, arguments: Sequence[str] = (),
+        weights: bool = False, arguments: Sequence[str] = (), progress: Wanted = None,
     ) -> dict[str, Any]:  # fmt: skip
         """Writes it as a checkpoint of another format, or for another number of ranks, whole or not
         at all. `weights`: those of the model alone. `arguments`: more of ckpt-convert's. What
-        `ckpt-convert --json` says."""
+        `ckpt-convert --json` says.
+
+        progress: a function of the bytes that are written and of all of them; what it raises stops
+        the conversion, and the same call goes on. True, False: with tqdm's bar, without. None: with
+        one where tqdm is installed and somebody looks. What is written is then read back."""
         more = [*(("--to", to) if to else ()), *(("--world-size", str(world)) if world else ())]
         more += ["--weights"] if weights else []
-        return _tools.convert(self.path, os.fspath(out), *more, *arguments)
+        with Progress(progress, "writing") as shown:
+            return _tools.convert(self.path, os.fspath(out), *more, *arguments, progress=shown)
 
     def close(self) -> None:
         """Lets go of its files."""
@@ -288,6 +296,13 @@ class Checkpoint(Mapping[str, TensorRef]):
         by = self.producer or self.format
         states = ", ".join(self.states)
         return f"<checkpoint of {by}{step}, {self.partition}: {len(self)} names with {states}>"
+
+    def _repr_html_(self) -> str | None:
+        """In a notebook: the first screen of ckpt-inspect, and the shard map."""
+        try:
+            return _notebook.page(self.path)
+        except Error:  # what was opened is there no more, or the tools are not
+            return None
 
     @property
     def _opened(self) -> ctypes.c_void_p:

@@ -4,7 +4,7 @@ through a few MiB of the host's memory."""
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,6 +13,7 @@ from torch import Tensor
 
 from . import _dtypes
 from ._checkpoint import Checkpoint, Place, TensorRef
+from ._progress import Progress, Wanted
 from .errors import LayoutError, UsageError
 
 _STAGED_BYTES = 16 << 20  # of one piece that passes through the host's memory
@@ -49,7 +50,9 @@ class _Piece:
     to: Tensor
 
 
-def load_model(weights: Checkpoint, model: Any, strict: bool, workers: int) -> LoadReport:
+def load_model(
+    weights: Checkpoint, model: Any, strict: bool, workers: int, progress: Wanted
+) -> LoadReport:
     into = {_bare(name): tensor for name, tensor in model.state_dict(keep_vars=True).items()
             if isinstance(tensor, Tensor)}  # fmt: skip
     missing = [name for name in into if name not in weights]
@@ -66,36 +69,41 @@ def load_model(weights: Checkpoint, model: Any, strict: bool, workers: int) -> L
         if name not in missing and id(tensor) not in seen:  # what is tied comes once
             seen.add(id(tensor))
             targets.append(_target(weights[name], name, tensor))
-    with torch.no_grad():
-        read = load(weights, targets, workers)
-    return LoadReport(len(targets), read, missing, unexpected, weights.notes)
+    nbytes = sum(math.prod(one.extents) * one.ref._dtype.itemsize for one in targets)
+    with torch.no_grad(), Progress(progress, "reading", nbytes) as shown:
+        load(weights, targets, workers, shown.add)
+    return LoadReport(len(targets), nbytes, missing, unexpected, weights.notes)
 
 
-def load(checkpoint: Checkpoint, targets: Sequence[Target], workers: int = 0) -> int:
-    """Without gradients (torch.no_grad()). Answers the bytes that were read."""
+def load(
+    checkpoint: Checkpoint, targets: Sequence[Target], workers: int = 0,
+    read: Callable[[int], object] = lambda nbytes: None,
+) -> None:  # fmt: skip
+    """Without gradients (torch.no_grad()). `read` hears of the bytes of each call."""
+    for batch in _batches(targets):
+        checkpoint.read_into([piece.place for piece in batch], workers)
+        for piece in batch:
+            if piece.staged is not None:
+                piece.to.copy_(piece.staged)
+        read(sum(piece.place.nbytes for piece in batch))
+    written = [target.tensor for target in targets]
+    if written:
+        torch.autograd.graph.increment_version(written)
+
+
+def _batches(targets: Sequence[Target]) -> Iterator[list[_Piece]]:
+    """What one call reads."""
     batch: list[_Piece] = []
-    room = size = total = 0
+    room = size = 0
     for target in targets:
         for piece in _pieces(target):
             staged = 0 if piece.staged is None else piece.place.nbytes
             if batch and (room + staged > _ROOM_BYTES or size + piece.place.nbytes > _CALL_BYTES):
-                _flush(checkpoint, batch, workers)
+                yield batch
                 batch, room, size = [], 0, 0
             batch.append(piece)
             room, size = room + staged, size + piece.place.nbytes
-            total += piece.place.nbytes
-    _flush(checkpoint, batch, workers)
-    written = [target.tensor for target in targets]
-    if written:
-        torch.autograd.graph.increment_version(written)
-    return total
-
-
-def _flush(checkpoint: Checkpoint, batch: Sequence[_Piece], workers: int) -> None:
-    checkpoint.read_into([piece.place for piece in batch], workers)
-    for piece in batch:
-        if piece.staged is not None:
-            piece.to.copy_(piece.staged)
+    yield batch
 
 
 def _pieces(target: Target) -> Iterator[_Piece]:

@@ -1,6 +1,8 @@
 """ebb.open() beside torch: every fixture's tensors, and its weights into modules, plain and sharded
 by FSDP2 over 2 and 3 ranks, against the digests that the framework's elements had."""
+import contextlib
 import hashlib
+import io
 import os
 from pathlib import Path
 
@@ -170,6 +172,12 @@ def in_memory(folder: str) -> str:
         checkpoint.load_into(model)  # zeros that nobody had touched become the model's
     grown = most[0] - total // 2
     assert grown < 64 * MIB, grown
+    told = []
+    checkpoint.load_into(model, progress=lambda *now: told.append(now))
+    assert told == sorted(told) and told[-1] == (total, total) and len(told) > 2, told
+    with contextlib.redirect_stderr(io.StringIO()) as shown:
+        checkpoint.load_into(model, progress=True)
+    assert "reading: 100%" in shown.getvalue(), shown.getvalue()
     theirs = load_file(f"{folder}/model.safetensors")
     for name, ref in checkpoint.items():
         assert same_bits(ref.torch(), theirs[name]), name
