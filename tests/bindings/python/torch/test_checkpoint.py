@@ -4,7 +4,6 @@ import contextlib
 import hashlib
 import io
 import os
-from pathlib import Path
 
 import numpy as np
 import torch
@@ -16,60 +15,15 @@ from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor, Shard, distribute_tensor
 
 import ebb
+from opened import FIXTURES, Holder, holds, opened
 from worlds import apart, check_same, most_memory, ranks, raises, row, run_rows, same_bits
 
-FIXTURES = Path(__file__).resolve().parents[3] / "fixtures"
 MIB = 1 << 20
-
-
-def fixtures() -> list[Path]:
-    return [path.parent / "data" for path in sorted(FIXTURES.glob("*/*/expected.json"))
-            if not path.parent.name.startswith("bad_") and (path.parent / "data").exists()]
 
 
 def digest(tensor: torch.Tensor) -> str:
     return hashlib.sha256(tensor.detach().contiguous().reshape(-1).view(torch.uint8).numpy()
                           .tobytes()).hexdigest()
-
-
-def opened():
-    """Of each fixture, its checkpoint and, where a model is recognised, its weights."""
-    for path in fixtures():
-        if path.parent.name == "conjugated":  # the one that this version does not read
-            continue
-        checkpoint = ebb.open(path)
-        try:
-            yield path.parent.name, checkpoint, checkpoint.weights()
-        except ebb.Error:
-            yield path.parent.name, checkpoint, None
-
-
-class Holder(nn.Module):
-    """A module that has these names, in zeros, or in another dtype."""
-
-    def __init__(self, weights, dtype=None) -> None:
-        super().__init__()
-        for name, ref in weights.items():
-            *folders, last = name.split(".")
-            at: nn.Module = self
-            for folder in folders:
-                if folder not in at._modules:
-                    at.add_module(folder, nn.Module())
-                at = at._modules[folder]
-            kind = getattr(torch, ref.dtype)
-            floats = kind.is_floating_point and kind.itemsize >= 2
-            tensor = torch.zeros(ref.shape, dtype=dtype if dtype and floats else kind)
-            if floats and ref.shape:
-                at.register_parameter(last, nn.Parameter(tensor))
-            else:
-                at.register_buffer(last, tensor)
-
-
-def holds(weights) -> bool:
-    """A module cannot have a parameter where it has a module, nor an empty name."""
-    names = list(weights)
-    return bool(names) and all(part for name in names for part in name.split(".")) and not any(
-        other.startswith(name + ".") for name in names for other in names)
 
 
 @row("every tensor of every fixture, through torch and NumPy: the same bytes", limit=120)
