@@ -7,6 +7,7 @@ import ctypes
 import hashlib
 import json
 import os
+import random
 import shutil
 import tempfile
 import unittest
@@ -70,6 +71,37 @@ class Fixtures(unittest.TestCase):
         for path in damaged:
             with self.subTest(str(path)), self.assertRaisesRegex(ebb.Error, "."):
                 check(path)
+
+    def test_with_a_byte_changed_or_cut_off_are_read_or_raise(self) -> None:
+        dice = random.Random(20261127)
+        sound = [folder for folder, _ in fixtures()]
+        raised = 0
+        with tempfile.TemporaryDirectory() as scratch:
+            for count in range(200):
+                there = Path(scratch, str(count))
+                shutil.copytree(dice.choice(sound) / "data", there)
+                files = [file for file in sorted(there.rglob("*")) if file.is_file()]
+                damage(dice.choice(files), dice)
+                with self.subTest(count):
+                    try:
+                        check(there)
+                    except ebb.Error as error:
+                        self.assertTrue(str(error))
+                        raised += 1
+        self.assertGreater(raised, 50)
+
+
+def damage(file: Path, dice: random.Random) -> None:
+    there = bytearray(file.read_bytes())
+    if not there:
+        return
+    at = dice.randrange(len(there))
+    if dice.random() < 0.3:
+        del there[at:]
+    else:
+        there[at] ^= 1 << dice.randrange(8)
+    file.chmod(0o644)
+    file.write_bytes(there)
 
 
 class Checkpoint(unittest.TestCase):
