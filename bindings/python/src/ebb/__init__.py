@@ -39,8 +39,8 @@ def open(path: str | os.PathLike[str]) -> Checkpoint:
     tensor.
 
     >>> ck = ebb.open("checkpoint-1000")
-    >>> ck["layers.0.weight"].torch()
-    >>> ck.load_into(model)
+    >>> weight = ck["layers.0.wq.weight"].torch()
+    >>> report = ck.load_into(model)
     """
     from ._checkpoint import Checkpoint
 
@@ -65,8 +65,9 @@ def save(
       tensors is a DTensor: each rank writes its rows, and nothing is gathered; process_group:
       torch's, of those ranks.
 
-    >>> ebb.save("step-100", model.state_dict())
+    >>> nbytes = ebb.save("step-100", model.state_dict())
     >>> ebb.save("model.safetensors", {"w": numpy.zeros((2, 3))}, format="safetensors")
+    168
     """
     from ._save import save
 

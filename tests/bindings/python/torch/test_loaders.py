@@ -1,5 +1,5 @@
-"""Modules that load_into() filled, beside what the framework that wrote the checkpoint has of it: its
-own loader, in one process."""
+"""Modules that load_into() filled, beside what the own loader of the framework that wrote the
+checkpoint has of it, in one process."""
 import contextlib
 import io
 from collections.abc import Callable, Mapping
@@ -13,7 +13,7 @@ import ebb
 from opened import FIXTURES, Holder, holds
 from worlds import Skip, row, run_rows, same_bits
 
-# What a framework's own loader has: tensors by its names; of a checkpoint, those that are asked for.
+# What a framework's own loader has, by its names.
 Loader = Callable[[Path, ebb.Checkpoint], Mapping[str, Tensor]]
 
 
