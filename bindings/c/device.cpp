@@ -44,7 +44,8 @@ Result<std::string> plugin_named(const char* given) {
   std::string plugin = given != nullptr ? given : plugin_beside();
   if (!plugin.empty()) return plugin;
   return Error{Code::io, "there is no plugin ebb-cuda.so beside this library",
-               "./dev build cuda makes it in Ebb's tree; or name the one that there is"};
+               "./dev build cuda makes it in Ebb's tree, the wheel ebb-cuda brings it; or name the "
+               "one that there is"};
 }
 
 Result<> open_device(const char* given, std::int32_t index, ebb_device** place) {

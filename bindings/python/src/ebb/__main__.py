@@ -70,7 +70,7 @@ def io_meaning(backend: str) -> str:
 
 def plugin_meaning(plugin: str) -> str:
     if not plugin:
-        return "none: steps are computed on the host (./dev build cuda makes ebb-cuda.so)"
+        return "none: steps are computed on the host (the wheel ebb-cuda, or ./dev build cuda)"
     try:
         return f"{plugin}: {Device(0).name} (computes steps where device_budget= is given)"
     except Error as why:
