@@ -107,6 +107,14 @@ function save() {
   ratio("state_dict() and dcp.save: of torch's memory", "save ours-save", 2, "save torch-save", 2,
     "at most", 0.1)
 }
+function load() {
+  ratio("load_into() of 1 GiB from the disk: rate of safetensors'", "load both-theirs", 1,
+    "load both-ours", 1, "at least", 0.9)
+  ratio("load_into() of 1 GiB from the disk: of fio's rate", "load both-disk", 1,
+    "load both-ours", 1, "at least", 0.9)
+  verdict("load_into(): the bits that safetensors loads", best["load both-same", "check", 1],
+    "at least", 1, "")
+}
 function memory(    key, used, gradients, budget, state) {
   key = "memory ours-run"
   used = best[key, "once", 1]; gradients = best[key, "once", 2]
@@ -129,6 +137,7 @@ END {
   if (has("gpt")) gpt()
   if (has("adamw")) adamw()
   if (has("save")) save()
+  if (has("load")) load()
   if (has("memory")) memory()
   for (k = 1; k <= count; ++k) {
     if (!there(kinds[k])) continue
