@@ -53,13 +53,16 @@ class TensorRef:
     name, None where it has none. shape. dtype: as torch calls it, "bfloat16".
     """
 
+    __slots__ = ("__weakref__", "_checkpoint", "_number", "_stored", "key", "name", "shape", "state")
+
     def __init__(self, checkpoint: Checkpoint, number: int, said: Sequence[Any]) -> None:
         self._checkpoint, self._number = checkpoint, number
-        name, state, key, self._stored, shape, _ = said
+        name, state, key, stored, shape, _ = said
         self.name: str = name
-        self.state: str = state
-        self.key: str | None = key
+        self.state: str = sys.intern(state)
+        self.key: str | None = name if key == name else key
         self.shape: tuple[int, ...] = tuple(shape)
+        self._stored: str = sys.intern(stored)
 
     @property
     def label(self) -> str:
@@ -187,7 +190,11 @@ class Checkpoint(Mapping[str, TensorRef]):
             for one in about["groups"]
         ]
         self.metadata: dict[str, Any] = {key: value for key, _, value in about["values"]}
-        self.tensors = [TensorRef(self, i, said) for i, said in enumerate(about["tensors"])]
+        about["tensors"].reverse()  # each is let go of when its reference is there
+        self.tensors = [
+            TensorRef(self, number, about["tensors"].pop())
+            for number in range(len(about["tensors"]))
+        ]
         self._by_name: dict[str, dict[str, TensorRef]] = {}
         for tensor in self.tensors:
             self._by_name.setdefault(tensor.name, {}).setdefault(tensor.state, tensor)
