@@ -89,6 +89,16 @@ Chunks::Chunks(const StatePlan& plan, std::uint64_t chunk_bytes) {
     take_turns(plan);
   else
     cut_lines(plan, chunk_bytes);
+  bring_adam(plan);
+}
+
+void Chunks::bring_adam(const StatePlan& plan) {
+  for (Chunk& chunk : chunks_) chunk.matrices = matrices_in(plan, chunk.weights).size();
+  const auto matrices = matrices_in(plan, chunks_.front().weights);
+  bound_first_.assign(matrices.begin(), matrices.end());
+  const Transits adam = adam_ranges(plan);
+  for (Transits* const first : {&chunks_.front().gradients, &bound_first_})
+    first->insert(first->end(), adam.begin(), adam.end());
 }
 
 void Chunks::take_turns(const StatePlan& plan) {
@@ -154,9 +164,8 @@ void Chunks::cut_lines(const StatePlan& plan, std::uint64_t chunk_bytes) {
 // A chunk smaller than a tile may have nothing to bring: its visits are the next one's.
 void Chunks::drop_idle() {
   const std::size_t visits = chunks_.back().visits_end;
-  std::erase_if(chunks_, [](const Chunk& chunk) {
-    return chunk.gradients.empty() && chunk.weights.empty() && chunk.adam_weights.empty();
-  });
+  std::erase_if(
+      chunks_, [](const Chunk& chunk) { return chunk.gradients.empty() && chunk.weights.empty(); });
   if (chunks_.empty()) chunks_.emplace_back();
   chunks_.back().visits_end = visits;
 }
@@ -188,7 +197,7 @@ void Chunks::cut_adam(const AdamLine& line) {
   for (const AdamLine::Piece& piece : line.pieces()) {
     const std::size_t last = count() - 1;
     const std::size_t chunk = share == 0 ? last : std::min(last, (piece.end - 1) / share);
-    chunks_[chunk].adam_weights.push_back(piece.part);
+    chunks_[chunk].weights.push_back(piece.part);
   }
 }
 
@@ -213,6 +222,12 @@ std::vector<Transit> adam_ranges(const StatePlan& plan) {
   for (std::uint32_t param = 0; param < plan.params(); ++param)
     if (!plan.muon(param)) ranges.push_back({param, {0, plan.elems(param)}});
   return ranges;
+}
+
+std::span<const Transit> matrices_in(const StatePlan& plan, std::span<const Transit> transits) {
+  const auto others = std::ranges::partition_point(
+      transits, [&](const Transit& transit) { return plan.muon(transit.param); });
+  return {transits.begin(), others};
 }
 
 std::vector<FlatRange> staged_parts(const StatePlan& plan, const ModelLayout& trainer,
@@ -243,7 +258,7 @@ std::size_t early_chunks(const StatePlan& plan, const Chunks& chunks, std::uint6
   std::size_t early = 0;
   for (std::size_t piece = 0; piece < chunks.count(); ++piece) {
     bool travels = false;
-    for (const Transit& transit : chunks.gradients(chunks.count() - 1 - piece)) {
+    for (const Transit& transit : matrices_in(plan, chunks.gradients(chunks.count() - 1 - piece))) {
       const StatePlan::OwnRun run = plan.run_of(transit.param, transit.range.first);
       if (at_owner(run, transit.param, plan.gradients())) continue;
       std::uint64_t& taken = staged[run.owner];

@@ -25,17 +25,19 @@ class Chunks {
   Chunks(const StatePlan& plan, std::uint64_t chunk_bytes);
 
   std::size_t count() const { return chunks_.size(); }
-  // Of all owners' matrices: what goes to them before their visits of the chunk, and from them
-  // behind.
+  // What goes to who keeps the state before its visits of the chunk, and from there behind: of all
+  // owners' matrices, then of AdamW's ranges. Their gradients all come with the first chunk.
   std::span<const Transit> gradients(std::size_t chunk) const { return chunks_[chunk].gradients; }
   std::span<const Transit> weights(std::size_t chunk) const { return chunks_[chunk].weights; }
+  // Weights that the trainer has bound, on their way to who keeps the state, beside gradients.
+  // What of a matrix leaves in a chunk is visited in that; AdamW's all come with the first.
+  std::span<const Transit> bound(std::size_t chunk) const {
+    if (chunk == 0) return bound_first_;
+    return std::span(chunks_[chunk].weights).first(chunks_[chunk].matrices);
+  }
   // Of turns: whose U goes to the owners behind the chunk, and whose O comes back before it.
   std::span<const Transit> updates(std::size_t chunk) const { return chunks_[chunk].updates; }
   std::span<const Transit> results(std::size_t chunk) const { return chunks_[chunk].results; }
-  // AdamW's ranges that all who keep them have visited behind the chunk.
-  std::span<const Transit> adam_weights(std::size_t chunk) const {
-    return chunks_[chunk].adam_weights;
-  }
   // Behind the last visit of this rank's schedule that belongs to the chunk.
   std::size_t visits_end(std::size_t chunk) const { return chunks_[chunk].visits_end; }
 
@@ -43,7 +45,8 @@ class Chunks {
   struct Line;
   using Transits = std::vector<Transit>;
   struct Chunk {
-    Transits gradients, weights, updates, results, adam_weights;
+    Transits gradients, weights, updates, results;
+    std::size_t matrices = 0;  // of weights
     std::size_t visits_end = 0;
   };
   void cut_lines(const StatePlan& plan, std::uint64_t chunk_bytes);
@@ -53,12 +56,16 @@ class Chunks {
   void cut_adam(const AdamLine& line);
   void cut_schedule(const StatePlan& plan, const Line* own);  // null: it owns no matrix
   void drop_idle();
+  void bring_adam(const StatePlan& plan);
 
   std::vector<Chunk> chunks_;
+  Transits bound_first_;
 };
 
 // All ranges of AdamW's parameters.
 std::vector<Transit> adam_ranges(const StatePlan& plan);
+// What of a chunk's transits is of matrices: the first of them.
+std::span<const Transit> matrices_in(const StatePlan& plan, std::span<const Transit> transits);
 
 // What this rank owns of a range in transit and its trainer's buffers, in the layout `trainer`, do
 // not hold, ascending. It is staged.

@@ -18,14 +18,18 @@ Result<ModelLayout> ModelLayout::make(std::span<const ParamClass> classes,
       if (!one.name.empty()) error.message = one.name + ": " + error.message;
       return error;
     }
-    all.layouts_.push_back(*std::move(layout));
-    all.partitions_.push_back(one.partition);
+    all.add(*std::move(layout), one.partition);
   }
   if (std::ranges::all_of(classes, &std::vector<Slice>::empty, &ParamClass::slices))
     all.place_params(classes);
   else
     all.place_slices(classes);
   return all;
+}
+
+void ModelLayout::add(Layout layout, std::uint32_t partition) {
+  layouts_.push_back(std::make_shared<const Layout>(std::move(layout)));
+  partitions_.push_back(partition);
 }
 
 void ModelLayout::place_params(std::span<const ParamClass> classes) {
@@ -51,7 +55,7 @@ void ModelLayout::place_slices(std::span<const ParamClass> classes) {
       const ParamClass& one = classes[number];
       all.push_back({one.params[tensor],
                      {number, tensor},
-                     one.slices.empty() ? Slice::run({0, layouts_[number].elems(tensor)})
+                     one.slices.empty() ? Slice::run({0, layout(number).elems(tensor)})
                                         : one.slices[tensor]});
     }
   std::ranges::sort(all, {}, &Placed::key);
@@ -64,9 +68,9 @@ void ModelLayout::place_slices(std::span<const ParamClass> classes) {
   first_places_.push_back(static_cast<std::uint32_t>(places_.size()));
 }
 
-ModelLayout::ModelLayout(Layout layout) : partitions_(1, 0), places_(layout.tensors().size()) {
+ModelLayout::ModelLayout(Layout layout) : places_(layout.tensors().size()) {
   for (std::uint32_t param = 0; param < places_.size(); ++param) places_[param].tensor = param;
-  layouts_.push_back(std::move(layout));
+  add(std::move(layout), 0);
 }
 
 ModelLayout::ModelLayout(Layout layout, std::span<const Transit> runs, std::size_t params)
@@ -80,11 +84,39 @@ ModelLayout::ModelLayout(Layout layout, std::span<const Transit> runs, std::size
   std::partial_sum(first_places_.begin(), first_places_.end(), first_places_.begin());
 }
 
+ModelLayout ModelLayout::either(const ModelLayout& one, const ModelLayout& other,
+                                const std::vector<bool>& second) {
+  ModelLayout all;
+  all.layouts_ = one.layouts_;
+  all.layouts_.insert(all.layouts_.end(), other.layouts_.begin(), other.layouts_.end());
+  all.partitions_ = one.partitions_;
+  const std::uint32_t apart = std::ranges::max(one.partitions_) + 1;
+  for (const std::uint32_t partition : other.partitions_)
+    all.partitions_.push_back(apart + partition);
+  const bool cut = !one.slices_.empty() || !other.slices_.empty();
+  for (std::uint32_t param = 0; param < second.size(); ++param) {
+    const ModelLayout& from = second[param] ? other : one;
+    if (cut) all.first_places_.push_back(static_cast<std::uint32_t>(all.places_.size()));
+    for (std::size_t at = from.first_place(param); at < from.first_place(param + 1); ++at) {
+      Place place = from.places_[at];
+      if (second[param]) place.layout += static_cast<std::uint32_t>(one.layouts_.size());
+      all.places_.push_back(place);
+      if (cut) all.slices_.push_back(from.slice_at(at));
+    }
+  }
+  if (cut) all.first_places_.push_back(static_cast<std::uint32_t>(all.places_.size()));
+  return all;
+}
+
+Slice ModelLayout::slice_at(std::size_t number) const {
+  const Place& place = places_[number];
+  return slices_.empty() ? Slice::run({0, layout(place.layout).elems(place.tensor)})
+                         : slices_[number];
+}
+
 ModelLayout::Part ModelLayout::part_at(std::size_t number) const {
   const Place& place = places_[number];
-  const Layout& layout = layouts_[place.layout];
-  return {layout, place.layout, place.tensor,
-          slices_.empty() ? Slice::run({0, layout.elems(place.tensor)}) : slices_[number]};
+  return {layout(place.layout), place.layout, place.tensor, slice_at(number)};
 }
 
 ModelLayout::Part ModelLayout::of(std::uint32_t param) const {
@@ -143,7 +175,8 @@ std::uint64_t ModelLayout::local_elems(std::uint32_t param, Rank rank) const {
 
 double ModelLayout::padding_ratio() const {
   double elems = 0, buffers = 0;
-  for (const Layout& layout : layouts_) {
+  for (const std::shared_ptr<const Layout>& shared : layouts_) {
+    const Layout& layout = *shared;
     std::uint64_t all = 0;
     for (std::size_t tensor = 0; tensor < layout.tensors().size(); ++tensor)
       all += layout.elems(tensor);

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <span>
 #include <utility>
@@ -21,6 +22,10 @@ class ModelLayout {
   // Of one side of the classes. Fails as Layout::make does.
   static Result<ModelLayout> make(std::span<const ParamClass> classes,
                                   Layout::Spec ParamClass::* side);
+  // Of each parameter what the second says, where `second` is set, else what the first does. Both
+  // are of the same parameters, in fp32.
+  static ModelLayout either(const ModelLayout& one, const ModelLayout& other,
+                            const std::vector<bool>& second);
   // Every tensor is a parameter.
   explicit ModelLayout(Layout layout);
   // Every tensor is a run of one. REQUIRES: `runs` are all of `params` parameters, ascending.
@@ -87,7 +92,8 @@ class ModelLayout {
   void set_dtypes(std::vector<DType> dtypes) { dtypes_ = std::move(dtypes); }
 
   // One a class, in their order.
-  const std::vector<Layout>& layouts() const { return layouts_; }
+  std::size_t layouts() const { return layouts_.size(); }
+  const Layout& layout(std::size_t number) const { return *layouts_[number]; }
   // By layout: whose class it is. Layouts of one partition have no rank in common.
   std::uint32_t partition_of(std::uint32_t layout) const { return partitions_[layout]; }
 
@@ -103,10 +109,13 @@ class ModelLayout {
   void place_params(std::span<const ParamClass> classes);
   void place_slices(std::span<const ParamClass> classes);
   Part part_at(std::size_t place) const;
+  Slice slice_at(std::size_t place) const;
 
-  std::vector<Layout> layouts_;
-  std::vector<std::uint32_t> partitions_;    // by layout
-  std::vector<Place> places_;                // parameter by parameter
+  void add(Layout layout, std::uint32_t partition);
+
+  std::vector<std::shared_ptr<const Layout>> layouts_;  // copies share them
+  std::vector<std::uint32_t> partitions_;               // by layout
+  std::vector<Place> places_;                           // parameter by parameter
   std::vector<std::uint32_t> first_places_;  // by parameter, + end; none where none is cut
   std::vector<Slice> slices_;                // as `places_`; none where none is cut
   std::vector<DType> dtypes_;                // by parameter, or none

@@ -56,9 +56,7 @@ bool is_even(const Part& part) {
 class Balance {
  public:
   Balance(const ModelSpec& model, const TrainerLayouts& trainer, std::uint64_t block)
-      : model_(model),
-        trainer_(trainer),
-        ranks_(trainer.gradients.layouts().front().spec().mesh.world()) {
+      : model_(model), trainer_(trainer), ranks_(trainer.gradients.layout(0).spec().mesh.world()) {
     double flops = 0, elems = 0;
     matrices_.reserve(model.params.size());
     for (std::uint32_t param = 0; param < model.params.size(); ++param) {
@@ -186,7 +184,7 @@ class Balance {
     const auto [found, is_new] = anywhere_.try_emplace(matrix.of);
     if (is_new)
       for (const std::uint32_t layout : layouts_of(matrix.param)) {
-        const formats::Mesh spread = trainer_.gradients.layouts()[layout].spec().mesh.spread();
+        const formats::Mesh spread = trainer_.gradients.layout(layout).spec().mesh.spread();
         for (std::uint32_t i = 0; i < spread.ranks(); ++i)
           found->second.add(index_of(spread.rank_of({i, 0})));
       }

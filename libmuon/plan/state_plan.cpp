@@ -122,6 +122,7 @@ Result<StatePlan> StatePlan::make(const ModelSpec& model, const PartitionSpec& p
     plan.muon_.push_back(is_muon(model, i));
     plan.outs_.push_back(out_of(model, i));
   }
+  plan.choose_homes();
   EBB_TRY(plan.find_wholes(model));
   plan.find_derived(model);
   if (plan.placement_ == Placement::shard) {
@@ -174,7 +175,7 @@ ItemPacker::Room StatePlan::item_room() const {
 Result<> StatePlan::lay_matrices(const ModelSpec& model) {
   Layout::Spec owners;
   owners.policy = Policy::layer_wise;
-  owners.mesh.shard_world = gradients_->layouts().front().spec().mesh.world();
+  owners.mesh.shard_world = gradients_->layout(0).spec().mesh.world();
   const std::vector<OwnedRun> owned =
       choose_owners(model, {*gradients_, *weights_}, columns_.block(Visit::prepare));
   std::vector<Shape> shapes;
@@ -192,13 +193,20 @@ Result<> StatePlan::lay_matrices(const ModelSpec& model) {
   return {};
 }
 
+void StatePlan::choose_homes() {
+  std::vector<bool> on_shards;
+  for (std::uint32_t param = 0; param < params(); ++param)
+    on_shards.push_back(this->on_shards(param));
+  state_ = ModelLayout::either(*matrices_, *shards_, on_shards);
+}
+
 StatePlan::OwnRun StatePlan::run_of(std::uint32_t param, std::uint64_t element) const {
   const ModelLayout::Part run = matrices_->run_of({param, {element, 1}});
   return {{run.slice.first, run.slice.elems}, Rank{run.layout.spec().owners[run.tensor]}};
 }
 
 std::vector<FlatRange> StatePlan::own_ranges(std::uint32_t param) const {
-  return (on_shards(param) ? *shards_ : *matrices_).runs(param, rank_);
+  return state_->runs(param, rank_);
 }
 
 bool StatePlan::here(std::uint32_t param) const {

@@ -82,7 +82,7 @@ class StatePlan {
   Placement placement() const { return placement_; }
   const ModelLayout& matrices() const { return *matrices_; }  // Muon's, whole at their owners
   // Of the runs of matrices that lie at one owner, in the order of parameters.
-  const Layout& owners() const { return matrices_->layouts().front(); }
+  const Layout& owners() const { return matrices_->layout(0); }
   // Of AdamW ranges, and in Placement::shard of all state.
   const ModelLayout& shards() const { return *shards_; }
   bool on_shards(std::uint32_t param) const {
@@ -91,10 +91,8 @@ class StatePlan {
   // Of what travels there: U and O.
   const ModelLayout& updates() const { return updates_ ? *updates_ : *shards_; }
   const ModelLayout& results() const { return results_ ? *results_ : *shards_; }
-  // Where the state of matrices lives.
-  const ModelLayout& muon_state() const {
-    return placement_ == Placement::shard ? *shards_ : *matrices_;
-  }
+  // Where the state is kept.
+  const ModelLayout& state() const { return *state_; }
   // Whether this rank is one of those that hold the parameter: an expert is not everywhere.
   bool here(std::uint32_t param) const;
   std::size_t params() const { return muon_.size(); }
@@ -199,6 +197,7 @@ class StatePlan {
   Result<> lay_out(const ModelSpec& model, const PartitionSpec& partition,
                    std::span<const ParamClass> classes);
   Result<> lay_matrices(const ModelSpec& model);
+  void choose_homes();
   Result<> find_wholes(const ModelSpec& model);
   Streaming streaming_of(const ModelSpec& model, std::uint32_t param, const FlatRange& whole) const;
   bool comes_in_strips(const MuonSpec& spec, const Block& matrix) const;
@@ -225,7 +224,7 @@ class StatePlan {
   std::uint64_t tile_bytes_ = 0;
   std::uint64_t update_bytes_ = 0, stream_above_ = kNothingStreamed;
   Placement placement_ = Placement::owner;
-  std::optional<ModelLayout> gradients_, weights_, matrices_, shards_, updates_, results_;
+  std::optional<ModelLayout> gradients_, weights_, matrices_, shards_, state_, updates_, results_;
   std::vector<bool> muon_;
   std::vector<Out> outs_;                   // by parameter
   std::vector<ItemRange> wholes_;           // by parameter

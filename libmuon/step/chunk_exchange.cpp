@@ -25,9 +25,6 @@ ChunkExchange::ChunkExchange(const Setup& setup, const Computing& computing,
                              const Gradients& gradients, Weights& weights, Rooms rooms)
     : setup_(setup),
       computing_(computing),
-      reductions_(setup.partial() ? std::optional<Reductions>(std::in_place, setup.plan(),
-                                                              setup.config.chunk_bytes)
-                                  : std::nullopt),
       bounce_(std::move(rooms.bounce)),
       gradients_(gradients),
       weights_(weights),
@@ -42,7 +39,8 @@ Result<std::unique_ptr<ChunkExchange>> ChunkExchange::make(const Setup& setup,
   const EngineConfig& config = setup.config;
   const Memory& memory = setup.prepared.memory;
   EBB_TRY_ASSIGN(auto updates, make_updates(setup, computing));
-  EBB_TRY_ASSIGN(Staging staging, Staging::make({setup.plan(), setup.chunks(), setup.routes.adam,
+  const std::vector<Transit> lasting = adam_ranges(setup.plan());
+  EBB_TRY_ASSIGN(Staging staging, Staging::make({setup.plan(), setup.chunks(), lasting,
                                                  setup.prepared.lasting_chunks},
                                                 device_of(config, memory.wire)));
   libswap::Device* const computes =
@@ -86,9 +84,12 @@ Buffer ChunkExchange::high(std::size_t chunk, const Transit& transit) {
   return staging_.at(Staging::Kind::highs, chunk, transit);
 }
 
-ChunkExchange::Sent ChunkExchange::bring_gradients(const Exchange& exchange,
-                                                   std::span<const Transit> transits,
-                                                   std::size_t chunk, const Travels& travels) {
+void ChunkExchange::wait_for_gradients(std::size_t chunk, const Travels& travels) const {
+  for (const Transit& transit : setup_.chunks().gradients(chunk))
+    if (travels(transit.param)) gradients_.wait_for(transit.param);
+}
+
+ChunkExchange::Sent ChunkExchange::bring_gradients(std::size_t chunk, const Travels& travels) {
   const StatePlan& plan = setup_.plan();
   const auto handed_in = [&](const Transit& transit) { return gradients_.of(transit); };
   // Nothing where the trainer's own buffers hold it.
@@ -97,71 +98,47 @@ ChunkExchange::Sent ChunkExchange::bring_gradients(const Exchange& exchange,
                ? Buffer()
                : staging_.at(Staging::Kind::gradients, chunk, transit);
   };
-  for (const Transit& transit : transits)
-    if (travels(transit.param)) gradients_.wait_for(transit.param);
-  return exchange.run(*wire_, transits, {handed_in, gathered}, travels);
+  wait_for_gradients(chunk, travels);
+  return setup_.edges.gradients.run(*wire_, chunk, {handed_in, gathered}, travels);
 }
 
 ChunkExchange::Sent ChunkExchange::gradients_in(std::size_t chunk, Matrices matrices) {
-  const Routes& routes = setup_.routes;
   staging_.begin(Staging::Kind::gradients, chunk);
-  std::uint64_t sent = 0;
-  if (chunk == 0) {
-    EBB_TRY_ASSIGN(
-        sent, bring_gradients(routes.gradients_to_shards, routes.adam, chunk, with_gradients()));
-  }
-  if (matrices == Matrices::came) return sent;
-  EBB_TRY_ASSIGN(const std::uint64_t to_owners,
-                 bring_gradients(routes.gradients_to_owners, setup_.chunks().gradients(chunk),
-                                 chunk, with_gradients()));
-  return sent + to_owners;
+  return bring_gradients(chunk, [&](std::uint32_t param) {
+    return gradients_.absent().has_gradient(param) &&
+           (matrices == Matrices::awaited || !setup_.plan().muon(param));
+  });
 }
 
 ChunkExchange::Sent ChunkExchange::gradients_in_early(std::size_t chunk, const Travels& travels) {
-  return bring_gradients(setup_.routes.gradients_to_owners, setup_.chunks().gradients(chunk), chunk,
-                         travels);
+  return bring_gradients(chunk, travels);
 }
 
 ChunkExchange::Sent ChunkExchange::parts_in(std::size_t chunk) {
   staging_.begin(Staging::Kind::gradients, chunk);
   const auto part = [&](const Transit& transit) { return gradients_.of(transit); };
   const auto sum = [&](const Transit& transit) { return gradient(chunk, transit); };
-  const auto bring = [&](const Reduction& reduction, std::span<const Transit> planned) {
-    for (const Transit& transit : planned)
-      if (gradients_.absent().has_gradient(transit.param)) gradients_.wait_for(transit.param);
-    return reduction.run(*wire_, computing_.adding(), part_room_.buffer(), planned, {part, sum},
-                         with_gradients());
-  };
-  std::uint64_t adam = 0;
-  if (chunk == 0) {
-    EBB_TRY_ASSIGN(adam, bring(reductions_->to_shards, setup_.routes.adam));
-  }
-  EBB_TRY_ASSIGN(const std::uint64_t matrices,
-                 bring(reductions_->to_owners, setup_.chunks().gradients(chunk)));
-  return adam + matrices;
+  wait_for_gradients(chunk, with_gradients());
+  return setup_.edges.sums->run(*wire_, computing_.adding(), part_room_.buffer(),
+                                setup_.chunks().gradients(chunk), {part, sum}, with_gradients());
 }
 
 std::vector<LookRange> ChunkExchange::sums(std::size_t chunk) {
   const ModelSpec& model = setup_.config.model;
   const StatePlan& plan = setup_.plan();
   std::vector<LookRange> ranges;
-  const auto add_all = [&](std::span<const Transit> planned) {
-    for (const Transit& transit : planned) {
-      if (!gradients_.absent().has_gradient(transit.param)) continue;
-      const double limit = std::visit([](const auto& spec) { return largest_gradient(spec); },
-                                      model.groups[model.params[transit.param].group]);
-      for (const FlatRange own : staged_parts(plan, plan.gradients(), transit))
-        ranges.push_back({gradient(chunk, {transit.param, own}), limit, true});
-    }
-  };
-  if (chunk == 0) add_all(setup_.routes.adam);
-  add_all(setup_.chunks().gradients(chunk));
+  for (const Transit& transit : setup_.chunks().gradients(chunk)) {
+    if (!gradients_.absent().has_gradient(transit.param)) continue;
+    const double limit = std::visit([](const auto& spec) { return largest_gradient(spec); },
+                                    model.groups[model.params[transit.param].group]);
+    for (const FlatRange own : staged_parts(plan, plan.gradients(), transit))
+      ranges.push_back({gradient(chunk, {transit.param, own}), limit, true});
+  }
   return ranges;
 }
 
 ChunkExchange::Sent ChunkExchange::weights_in(std::size_t chunk, As as, const Travels& travels) {
   const StatePlan& plan = setup_.plan();
-  const Routes& routes = setup_.routes;
   const auto kind = as == As::highs ? Staging::Kind::highs : Staging::Kind::weights;
   staging_.begin(kind, chunk);
   const auto bound_here = [this](const Transit& transit) { return weights_.of(transit); };
@@ -170,47 +147,32 @@ ChunkExchange::Sent ChunkExchange::weights_in(std::size_t chunk, As as, const Tr
                ? Buffer()
                : staging_.at(kind, chunk, transit);
   };
-  const auto bring = [&](const Exchange& exchange, std::span<const Transit> transits) {
-    return exchange.run(*wire_, transits, {bound_here, gathered}, travels);
-  };
-  std::uint64_t adam = 0;
-  if (chunk == 0) {
-    EBB_TRY_ASSIGN(adam, bring(routes.weights_to_shards, routes.adam));
-  }
-  EBB_TRY_ASSIGN(const std::uint64_t matrices,
-                 bring(routes.weights_to_owners, setup_.chunks().weights(chunk)));
-  return adam + matrices;
+  return setup_.edges.bound.run(*wire_, chunk, {bound_here, gathered}, travels);
 }
 
 ChunkExchange::Sent ChunkExchange::updates_together(std::size_t chunk) {
-  return setup_.routes.updates_together.run(
-      *wire_, setup_.chunks().updates(chunk),
+  return setup_.edges.updates.run(
+      *wire_, chunk,
       {[&](const Transit& part) { return updates_->part(Updates::Kind::update, chunk, part); },
        [&](const Transit& whole) { return updates_->whole(Updates::Kind::update, chunk, whole); }},
       touched());
 }
 
 ChunkExchange::Sent ChunkExchange::results_apart(std::size_t chunk) {
-  return setup_.routes.results_apart.run(
-      *wire_, setup_.chunks().results(chunk),
+  return setup_.edges.results.run(
+      *wire_, chunk,
       {[&](const Transit& whole) { return updates_->whole(Updates::Kind::result, chunk, whole); },
        [&](const Transit& part) { return updates_->part(Updates::Kind::result, chunk, part); }},
       touched());
 }
 
 ChunkExchange::Sent ChunkExchange::weights_out(std::size_t chunk, const Travels& travels) {
-  const Routes& routes = setup_.routes;
   const auto own = [&](const Transit& transit) { return weight(chunk, transit); };
   const auto there = [this](const Transit& transit) { return weights_.of(transit); };
-  const auto bring = [&](const Exchange& exchange, std::span<const Transit> transits) {
-    return exchange.run(*wire_, transits, {own, there}, travels);
-  };
-  EBB_TRY_ASSIGN(const std::uint64_t matrices,
-                 bring(routes.weights_from_owners, setup_.chunks().weights(chunk)));
-  EBB_TRY_ASSIGN(const std::uint64_t adam,
-                 bring(routes.weights_from_shards, setup_.chunks().adam_weights(chunk)));
+  EBB_TRY_ASSIGN(const std::uint64_t sent,
+                 setup_.edges.weights.run(*wire_, chunk, {own, there}, travels));
   weights_.handed_out(chunk, travels);
-  return matrices + adam;
+  return sent;
 }
 
 Buffer ChunkExchange::state(const NamedStates& states, std::size_t i, std::size_t portion,
@@ -222,14 +184,12 @@ Buffer ChunkExchange::state(const NamedStates& states, std::size_t i, std::size_
 }
 
 ChunkExchange::Sent ChunkExchange::states_out(const NamedStates& states, std::size_t portion) {
-  const auto& [matrices, transits] = states.portion(portion);
-  const Routes& routes = setup_.routes;
-  const Exchange& out = matrices ? routes.weights_from_owners : routes.weights_from_shards;
   std::uint64_t sent = 0;
   for (std::size_t i = 0; i < states.count(); ++i) {
     const auto own = [&](const Transit& transit) { return state(states, i, portion, transit); };
     const auto there = [&](const Transit& transit) { return states.of(i, transit); };
-    EBB_TRY_ASSIGN(const std::uint64_t some, out.run(*wire_, transits, {own, there}));
+    EBB_TRY_ASSIGN(const std::uint64_t some, setup_.edges.weights.exchange().run(
+                                                 *wire_, states.portion(portion), {own, there}));
     sent += some;
   }
   return sent;
@@ -237,14 +197,12 @@ ChunkExchange::Sent ChunkExchange::states_out(const NamedStates& states, std::si
 
 ChunkExchange::Sent ChunkExchange::states_in(const NamedStates& states, std::size_t portion) {
   begin_states(states, portion);
-  const auto& [matrices, transits] = states.portion(portion);
-  const Routes& routes = setup_.routes;
-  const Exchange& in = matrices ? routes.weights_to_owners : routes.weights_to_shards;
   std::uint64_t sent = 0;
   for (std::size_t i = 0; i < states.count(); ++i) {
     const auto own = [&](const Transit& transit) { return state(states, i, portion, transit); };
     const auto there = [&](const Transit& transit) { return states.of(i, transit); };
-    EBB_TRY_ASSIGN(const std::uint64_t some, in.run(*wire_, transits, {there, own}));
+    EBB_TRY_ASSIGN(const std::uint64_t some, setup_.edges.bound.exchange().run(
+                                                 *wire_, states.portion(portion), {there, own}));
     sent += some;
   }
   return sent;

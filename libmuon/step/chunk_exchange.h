@@ -66,7 +66,7 @@ class ChunkExchange {
   libswap::Buffer state(const NamedStates& states, std::size_t i, std::size_t portion,
                         const Transit& transit);
   void begin_states(const NamedStates& states, std::size_t portion) {
-    staging_.begin_portion(portion, states.portion(portion).transits, states.count());
+    staging_.begin_portion(portion, states.portion(portion), states.count());
   }
   // The most that portions stage of this rank.
   std::uint64_t portion_bytes() const { return staging_.portion_bytes(); }
@@ -83,14 +83,13 @@ class ChunkExchange {
   ChunkExchange(const Setup& setup, const Computing& computing, const Gradients& gradients,
                 Weights& weights, Rooms rooms);
   Travels with_gradients() const;
-  Sent bring_gradients(const Exchange& exchange, std::span<const Transit> transits,
-                       std::size_t chunk, const Travels& travels);
+  Sent bring_gradients(std::size_t chunk, const Travels& travels);
+  void wait_for_gradients(std::size_t chunk, const Travels& travels) const;
 
   // Constant after construction.
   const Setup& setup_;
   const Computing& computing_;
-  const std::optional<Reductions> reductions_;  // HandIn::partial
-  const libswap::DeviceMemory bounce_;          // of the wire
+  const libswap::DeviceMemory bounce_;  // of the wire
 
   // Synchronises itself.
   const Gradients& gradients_;

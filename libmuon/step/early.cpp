@@ -5,7 +5,7 @@ namespace ebb::libmuon {
 EarlyGradients::EarlyGradients(const StatePlan& plan, const Chunks& chunks, std::size_t pieces)
     : pieces_of_(plan.params()), params_(pieces, 0) {
   for (std::size_t piece = 0; piece < pieces; ++piece)
-    for (const Transit& transit : chunks.gradients(chunks.count() - 1 - piece)) {
+    for (const Transit& transit : matrices_in(plan, chunks.gradients(chunks.count() - 1 - piece))) {
       if (!plan.here(transit.param)) continue;
       std::vector<std::size_t>& pieces_of_param = pieces_of_[transit.param];
       if (!pieces_of_param.empty() && pieces_of_param.back() == piece) continue;

@@ -7,14 +7,9 @@
 
 namespace ebb::libmuon {
 
-HandedOut::HandedOut(const Chunks& chunks, const Exchange& to_owners, const Exchange& to_shards) {
-  runs_.resize(chunks.count());
-  for (std::size_t chunk = 0; chunk < chunks.count(); ++chunk) {
-    for (const Transit& part : to_owners.given(chunks.weights(chunk)))
-      runs_[chunk].push_back({part});
-    for (const Transit& part : to_shards.given(chunks.adam_weights(chunk)))
-      runs_[chunk].push_back({part});
-  }
+HandedOut::HandedOut(const Chunks& chunks, const Exchange& back) : runs_(chunks.count()) {
+  for (std::size_t chunk = 0; chunk < chunks.count(); ++chunk)
+    for (const Transit& part : back.given(chunks.weights(chunk))) runs_[chunk].push_back({part});
 }
 
 void HandedOut::note(std::size_t chunk, const Travels& travels, const Place& place) {

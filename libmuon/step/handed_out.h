@@ -22,8 +22,8 @@ class HandedOut {
   // Where a run lies in the trainer's memory of this rank.
   using Place = std::function<libswap::Buffer(const Transit&)>;
 
-  // Nothing yet. Of the weights that come back by these, to matrices' owners and to AdamW's shards.
-  HandedOut(const Chunks& chunks, const Exchange& to_owners, const Exchange& to_shards);
+  // Nothing yet. Of the weights that come back by this.
+  HandedOut(const Chunks& chunks, const Exchange& back);
 
   // A chunk's weights lie where they are bound, as far as they travelled.
   void note(std::size_t chunk, const Travels& travels, const Place& place);

@@ -2,8 +2,8 @@
 
 #include <algorithm>
 
+#include "ebb/libmuon/step/edges.h"
 #include "ebb/libmuon/step/gradient_sums.h"
-#include "ebb/libmuon/step/routes.h"
 #include "ebb/libmuon/step/side.h"
 #include "ebb/libmuon/step/staging.h"
 
@@ -29,27 +29,10 @@ std::uint64_t bounce_bytes(const EngineConfig& config, const StatePlan& plan, co
                               .received = [&](const Transit&) { return weights; }};
   const Exchange::Bounced back{.sent = [&](const Transit&) { return weights; },
                                .received = [](const Transit&) { return false; }};
-  const Routes routes(plan);
-  std::uint64_t most = std::max(routes.gradients_to_shards.bounce_bytes(routes.adam, in),
-                                routes.weights_to_shards.bounce_bytes(routes.adam, back));
-  for (std::size_t chunk = 0; chunk < chunks.count(); ++chunk)
-    most = std::max({most, routes.gradients_to_owners.bounce_bytes(chunks.gradients(chunk), in),
-                     routes.weights_to_owners.bounce_bytes(chunks.weights(chunk), back),
-                     routes.weights_from_owners.bounce_bytes(chunks.weights(chunk), out),
-                     routes.weights_from_shards.bounce_bytes(chunks.adam_weights(chunk), out),
-                     routes.updates_together.bounce_bytes(chunks.updates(chunk), both),
-                     routes.results_apart.bounce_bytes(chunks.results(chunk), both)});
-  return most;
-}
-
-// The most room that parts of sums take on their way.
-std::uint64_t part_bytes(const EngineConfig& config, const StatePlan& plan, const Chunks& chunks) {
-  if (config.partition.hand_in != HandIn::partial) return 0;
-  const Reductions reductions(plan, config.chunk_bytes);
-  std::uint64_t most = reductions.to_shards.room_bytes(adam_ranges(plan));
-  for (std::size_t chunk = 0; chunk < chunks.count(); ++chunk)
-    most = std::max(most, reductions.to_owners.room_bytes(chunks.gradients(chunk)));
-  return most;
+  const Edges edges(plan, chunks, config.chunk_bytes);
+  return std::max({edges.gradients.bounce_bytes(in), edges.bound.bounce_bytes(back),
+                   edges.weights.bounce_bytes(out), edges.updates.bounce_bytes(both),
+                   edges.results.bounce_bytes(both)});
 }
 
 std::uint64_t look_bytes(const EngineConfig& config) {
@@ -66,7 +49,7 @@ Memory memory_beside_tiles(const EngineConfig& config, const StatePlan& plan, co
   return {.workspace = Sweep::workspace(config.model, plan, config.accelerator),
           .staging = Staging::bytes({plan, chunks, adam_ranges(plan), lasting_chunks}),
           .bounce = bounce_bytes(config, plan, chunks, wire),
-          .parts = part_bytes(config, plan, chunks),
+          .parts = Edges(plan, chunks, config.chunk_bytes).part_bytes(),
           .wire = config.accelerator != nullptr ? wire : Side::host,
           .sums = config.partition.hand_in == HandIn::added ? GradientSums::bytes(plan) : 0,
           .gradients = config.accelerator != nullptr ? config.gradients_on : Side::host,

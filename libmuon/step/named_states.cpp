@@ -43,7 +43,7 @@ std::uint64_t NamedStates::staged_bytes(const StatePlan& plan,
   return libmuon::staged_bytes(DType::f32, elems);
 }
 
-NamedStates::NamedStates(const StatePlan& plan, const Routes& routes, std::span<const One> states,
+NamedStates::NamedStates(const StatePlan& plan, const Exchange& out, std::span<const One> states,
                          std::uint64_t most_bytes)
     : plan_(plan) {
   for (const auto& [state, buffers] : states) {
@@ -51,20 +51,15 @@ NamedStates::NamedStates(const StatePlan& plan, const Routes& routes, std::span<
     for (const auto& [param, pieces] : buffers) kept.buffers[param] = pieces;
   }
   const Wholes wholes = wholes_of(plan, states.front().buffers);
-  add(routes.weights_from_owners, true, wholes.matrices, most_bytes);
-  add(routes.weights_from_shards, false, wholes.others, most_bytes);
+  // Rounds are cut by what weights are handed out as, at least two bytes an element; these have
+  // four.
+  for (const auto* const transits : {&wholes.matrices, &wholes.others})
+    for (auto& round : out.rounds(*transits, most_bytes / 2)) portions_.push_back(std::move(round));
   for (std::size_t number = 0; number < portions_.size(); ++number)
-    for (const Transit& transit : portions_[number].transits) pieces_.push_back({transit, number});
+    for (const Transit& transit : portions_[number]) pieces_.push_back({transit, number});
   std::ranges::sort(pieces_, {}, [](const Piece& piece) {
     return std::pair(piece.transit.param, piece.transit.range.first);
   });
-}
-
-// Rounds are cut by what weights are handed out as, at least two bytes an element; these have four.
-void NamedStates::add(const Exchange& exchange, bool matrices, std::span<const Transit> wholes,
-                      std::uint64_t most_bytes) {
-  for (auto& transits : exchange.rounds(wholes, most_bytes / 2))
-    portions_.push_back({matrices, std::move(transits)});
 }
 
 template <typename Take>

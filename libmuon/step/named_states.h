@@ -7,7 +7,7 @@
 #include <span>
 #include <vector>
 
-#include "ebb/libmuon/step/routes.h"
+#include "ebb/libmuon/step/exchange.h"
 #include "ebb/libmuon/step/state_buffer.h"
 
 namespace ebb::libmuon {
@@ -23,18 +23,15 @@ class NamedStates {
   static std::uint64_t staged_bytes(const StatePlan& plan, std::span<const StateBuffer> buffers);
   // Of the same parameters, also on all ranks. Portions follow from the layouts and `most_bytes`,
   // of what a rank stages of one state, the same on all ranks. REQUIRES: there is a state.
-  NamedStates(const StatePlan& plan, const Routes& routes, std::span<const One> states,
+  // They travel as weights do, by `out`.
+  NamedStates(const StatePlan& plan, const Exchange& out, std::span<const One> states,
               std::uint64_t most_bytes);
 
   std::size_t count() const { return states_.size(); }
   std::uint32_t state(std::size_t i) const { return states_[i].state; }
   std::size_t portions() const { return portions_.size(); }
-  // What travels with one: of matrices, or of AdamW's ranges.
-  struct Portion {
-    bool matrices = true;
-    std::vector<Transit> transits;  // ascending
-  };
-  const Portion& portion(std::size_t number) const { return portions_[number]; }
+  // What travels with one, ascending.
+  std::span<const Transit> portion(std::size_t number) const { return portions_[number]; }
   // Those that have some of a range, ascending; what of the range one of them has.
   std::vector<std::size_t> portions_of(const Transit& range) const;
   std::vector<FlatRange> parts(std::size_t portion, const Transit& range) const;
@@ -48,8 +45,6 @@ class NamedStates {
   };
   template <typename Take>
   void for_pieces(const Transit& range, const Take& take) const;
-  void add(const Exchange& exchange, bool matrices, std::span<const Transit> wholes,
-           std::uint64_t most_bytes);
 
   const StatePlan& plan_;
   struct Kept {
@@ -57,7 +52,7 @@ class NamedStates {
     std::vector<libswap::Buffer> buffers;  // by parameter
   };
   std::vector<Kept> states_;
-  std::vector<Portion> portions_;
+  std::vector<std::vector<Transit>> portions_;
   std::vector<Piece> pieces_;  // of all portions, ascending
 };
 

@@ -1,7 +1,7 @@
 #include "ebb/libmuon/step/predict.h"
 
+#include "ebb/libmuon/step/edges.h"
 #include "ebb/libmuon/step/prepare.h"
-#include "ebb/libmuon/step/routes.h"
 
 namespace ebb::libmuon {
 
@@ -27,31 +27,6 @@ Paged paged_tiles(const StatePlan& plan, const libswap::Homes& homes) {
     if (entry.visit == Visit::keep) ++paged.kept;
   }
   return paged;
-}
-
-// That this rank sends in a step.
-std::uint64_t gradient_bytes(const EngineConfig& config, const StatePlan& plan,
-                             const Chunks& chunks, const Routes& routes) {
-  const auto all = [&](const auto& to_owners, const auto& to_shards) {
-    std::uint64_t bytes = to_shards.sent_bytes(routes.adam);
-    for (std::size_t chunk = 0; chunk < chunks.count(); ++chunk)
-      bytes += to_owners.sent_bytes(chunks.gradients(chunk));
-    return bytes;
-  };
-  if (config.partition.hand_in != HandIn::partial)
-    return all(routes.gradients_to_owners, routes.gradients_to_shards);
-  const Reductions reductions(plan, config.chunk_bytes);
-  const std::uint64_t times = config.partial_sums == PartialSums::made_twice ? 2 : 1;
-  return times * all(reductions.to_owners, reductions.to_shards);
-}
-
-// Of weights that are the high halves of masters, back to these.
-std::uint64_t high_bytes(const StatePlan& plan, const Chunks& chunks, const Routes& routes) {
-  if (!plan.columns().in_halves()) return 0;
-  std::uint64_t bytes = routes.weights_to_shards.sent_bytes(routes.adam);
-  for (std::size_t chunk = 0; chunk < chunks.count(); ++chunk)
-    bytes += routes.weights_to_owners.sent_bytes(chunks.weights(chunk));
-  return bytes;
 }
 
 }  // namespace
@@ -81,15 +56,12 @@ Result<EnginePlan> predict(const EngineConfig& config, Rank rank, Side wire) {
   result.step_written_bytes = paged.written * config.tile_bytes;
   result.install_read_bytes = paged.with_weights * config.tile_bytes;
   result.snapshot_written_bytes = paged.kept * config.tile_bytes;
-  const Routes routes(plan);
-  for (std::size_t chunk = 0; chunk < chunks.count(); ++chunk)
-    result.step_sent_bytes += routes.weights_from_owners.sent_bytes(chunks.weights(chunk)) +
-                              routes.weights_from_shards.sent_bytes(chunks.adam_weights(chunk)) +
-                              routes.updates_together.sent_bytes(chunks.updates(chunk)) +
-                              routes.results_apart.sent_bytes(chunks.results(chunk));
-  result.snapshot_sent_bytes = high_bytes(plan, chunks, routes);
-  result.step_sent_bytes +=
-      gradient_bytes(config, plan, chunks, routes) + result.snapshot_sent_bytes;
+  const Edges edges(plan, chunks, config.chunk_bytes);
+  if (plan.columns().in_halves()) result.snapshot_sent_bytes = edges.bound.sent_bytes();
+  result.step_sent_bytes =
+      edges.gradient_bytes(config.partial_sums == PartialSums::made_twice ? 2 : 1) +
+      edges.updates.sent_bytes() + edges.results.sent_bytes() + edges.weights.sent_bytes() +
+      result.snapshot_sent_bytes;
   result.newton_schulz_flops = plan.newton_schulz_flops();
   result.adam_elems = plan.adam_elems();
   result.padding_ratio = plan.gradients().padding_ratio();

@@ -36,8 +36,8 @@ Reduction::Reduction(const ModelLayout& parts, const ModelLayout& sums, Rank sel
                      std::uint64_t most_room)
     : parts_(parts), sums_(sums), self_(self), cuts_(parts, sums, self) {
   std::uint64_t most_parts = 1;
-  for (const Layout& layout : parts.layouts())
-    most_parts = std::max<std::uint64_t>(most_parts, parts_of_each(layout.spec()));
+  for (std::size_t i = 0; i < parts.layouts(); ++i)
+    most_parts = std::max<std::uint64_t>(most_parts, parts_of_each(parts.layout(i).spec()));
   most_ = std::min(most_room, kMostRoundBytes) / most_parts;
 }
 

@@ -9,8 +9,8 @@
 
 #include "ebb/libmuon/comm/communicator.h"
 #include "ebb/libmuon/step/config.h"
+#include "ebb/libmuon/step/edges.h"
 #include "ebb/libmuon/step/prepare.h"
-#include "ebb/libmuon/step/routes.h"
 #include "ebb/libswap/queue/io_queue.h"
 
 namespace ebb::libmuon {
@@ -22,7 +22,7 @@ struct Setup {
         ranks(communicator),
         io(queue),
         prepared(std::move(planned)),
-        routes(prepared.plan) {}
+        edges(prepared.plan, prepared.chunks, config.chunk_bytes) {}
   Setup(const Setup&) = delete;
   Setup& operator=(const Setup&) = delete;
 
@@ -36,7 +36,7 @@ struct Setup {
   Communicator& ranks;  // the trainer's
   libswap::IoQueue& io;
   const Prepared prepared;
-  const Routes routes;
+  const Edges edges;
 };
 
 }  // namespace ebb::libmuon

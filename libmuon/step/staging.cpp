@@ -22,14 +22,17 @@ const ModelLayout& trainer_of(const StatePlan& plan, Kind kind) {
   return kind == Kind::gradients ? plan.gradients() : plan.weights();
 }
 
-std::span<const Transit> transits_of(const Chunks& chunks, Kind kind, std::size_t chunk) {
-  return kind == Kind::gradients ? chunks.gradients(chunk) : chunks.weights(chunk);
+// Of matrices.
+std::span<const Transit> transits_of(const StatePlan& plan, const Chunks& chunks, Kind kind,
+                                     std::size_t chunk) {
+  return matrices_in(plan,
+                     kind == Kind::gradients ? chunks.gradients(chunk) : chunks.weights(chunk));
 }
 
 std::uint64_t chunk_bytes(const Staging::Needs& needs, Kind kind, std::size_t chunk) {
   if (kind == Kind::highs && !needs.plan.columns().in_halves()) return 0;
   return staged_bytes(needs.plan, trainer_of(needs.plan, kind),
-                      transits_of(needs.chunks, kind, chunk));
+                      transits_of(needs.plan, needs.chunks, kind, chunk));
 }
 
 std::uint64_t lasting_bytes(const Staging::Needs& needs) {
@@ -46,7 +49,9 @@ std::uint64_t room_for_a_state(const Staging::Needs& needs) {
   const ModelLayout& weights = needs.plan.weights();
   std::uint64_t elems = staged_elems(needs.plan, weights, needs.lasting);
   for (std::size_t chunk = 0; chunk < needs.chunks.count(); ++chunk)
-    elems = std::max(elems, staged_elems(needs.plan, weights, needs.chunks.weights(chunk)));
+    elems =
+        std::max(elems, staged_elems(needs.plan, weights,
+                                     transits_of(needs.plan, needs.chunks, Kind::weights, chunk)));
   if (elems > 0) elems = std::max(elems, kStatesTogether);
   return 2 * std::min<std::uint64_t>(64 * formats::KiB, staged_bytes(DType::f32, elems));
 }
@@ -92,7 +97,8 @@ Result<Staging> Staging::make(const Needs& needs, libswap::Device* device) {
     used = staging.lay({trainer_of(needs.plan, kind)}, needs.lasting, used, staging.lasting(kind));
   used = staging.lasting_bytes_ = lasting_bytes(needs);
   for (std::size_t chunk = staging.first_early_; chunk < needs.chunks.count(); ++chunk)
-    used = staging.lay({needs.plan.gradients()}, needs.chunks.gradients(chunk), used,
+    used = staging.lay({needs.plan.gradients()},
+                       transits_of(needs.plan, needs.chunks, Kind::gradients, chunk), used,
                        staging.places(Kind::gradients, chunk));
   const Sizes sizes = sizes_of(needs);
   for (std::size_t region = 0; region < kRegions; ++region) {
@@ -124,8 +130,9 @@ void Staging::begin(Kind kind, std::size_t chunk) {
   std::uint64_t behind = borders_[region];
   if (kind == Kind::highs && !early(Kind::gradients, chunk))
     behind += chunk_bytes({*plan_, *chunks_, {}}, Kind::gradients, chunk);
-  const std::uint64_t used = lay({trainer_of(*plan_, kind)}, transits_of(*chunks_, kind, chunk),
-                                 behind, places(kind, chunk));
+  const std::uint64_t used =
+      lay({trainer_of(*plan_, kind)}, transits_of(*plan_, *chunks_, kind, chunk), behind,
+          places(kind, chunk));
   EBB_CHECK(used <= borders_[region + 1]);
 }
 

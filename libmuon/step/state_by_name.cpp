@@ -108,7 +108,8 @@ Result<NamedStates> Engine::Impl::agree_on_states(std::span<const StateBuffers> 
   const bool limits = NamedStates::staged_bytes(setup.plan(), params) > room;
   EBB_TRY_ASSIGN(const std::int64_t most,
                  ranks.agree(static_cast<std::int64_t>(limits ? room : kMostRoundBytes)));
-  return NamedStates(setup.plan(), setup.routes, sorted, static_cast<std::uint64_t>(most));
+  return NamedStates(setup.plan(), setup.edges.weights.exchange(), sorted,
+                     static_cast<std::uint64_t>(most));
 }
 
 std::span<const StateBuffer> Engine::Impl::halves(std::span<const StateBuffers> states) const {

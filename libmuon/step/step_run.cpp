@@ -138,8 +138,8 @@ Result<> StepRun::parts_in(std::size_t chunk) {
 
 Result<> StepRun::gradients_in_early(std::size_t piece) {
   const std::size_t chunk = setup_.chunks().count() - 1 - piece;
-  EBB_TRY_ASSIGN(const auto said,
-                 gradients_.absent().gradients_said(*ranks_, setup_.chunks().gradients(chunk)));
+  const auto matrices = matrices_in(setup_.plan(), setup_.chunks().gradients(chunk));
+  EBB_TRY_ASSIGN(const auto said, gradients_.absent().gradients_said(*ranks_, matrices));
   EBB_TRY(travel("gradients in early", [&] {
     return exchange_->gradients_in_early(chunk,
                                          [&](std::uint32_t param) { return said.contains(param); });

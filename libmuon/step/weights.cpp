@@ -33,8 +33,7 @@ bool all_finite(const Buffer& values, Side side, const Computing& computing) {
 std::vector<std::size_t> last_chunks(const Chunks& chunks, std::size_t params) {
   std::vector<std::size_t> last(params, 0);
   for (std::size_t chunk = 0; chunk < chunks.count(); ++chunk)
-    for (const auto transits : {chunks.weights(chunk), chunks.adam_weights(chunk)})
-      for (const Transit& transit : transits) last[transit.param] = chunk;
+    for (const Transit& transit : chunks.weights(chunk)) last[transit.param] = chunk;
   return last;
 }
 
@@ -44,9 +43,7 @@ Weights::Weights(const Setup& setup)
     : setup_(setup),
       last_chunk_(last_chunks(setup.chunks(), setup.plan().params())),
       bound_(setup.plan().params()) {
-  const Routes& routes = setup.routes;
-  if (setup.in_halves())
-    handed_out_.emplace(setup.chunks(), routes.weights_to_owners, routes.weights_to_shards);
+  if (setup.in_halves()) handed_out_.emplace(setup.chunks(), setup.edges.bound.exchange());
 }
 
 Result<> Weights::bind(std::uint32_t param, const Buffer& my_pieces) {

@@ -11,6 +11,7 @@
 #include "ebb/libmuon/plan/chunks.h"
 #include "ebb/libmuon/plan/owners.h"
 #include "ebb/libmuon/plan/state_plan.h"
+#include "tests/libmuon/plan/adam_in.h"
 
 namespace ebb::libmuon {
 namespace {
@@ -228,7 +229,7 @@ void expect_visited_before_handed_out(const StatePlan& plan, std::uint64_t chunk
       if (tile.visit != Visit::local) continue;
       for (const auto& span : plan.spans(tile)) count(span.param, span.range, visited);
     }
-    for (const Transit& transit : chunks.adam_weights(chunk)) {
+    for (const Transit& transit : adam_in(plan, chunks.weights(chunk))) {
       count(transit.param, transit.range, handed_out);
       const auto& seen = visited[transit.param];
       for (const FlatRange all : plan.own_ranges(transit.param)) {

@@ -6,6 +6,8 @@
 #include <algorithm>
 #include <map>
 
+#include "tests/libmuon/plan/adam_in.h"
+
 namespace ebb::libmuon {
 namespace {
 
@@ -67,12 +69,13 @@ TEST(Chunks, BringEveryElementOfEveryMatrixOnceAndAreTheSameOnAllRanks) {
   for_all_cases([](const Case& c) {
     std::vector<std::vector<std::uint64_t>> seen;  // by rank
     for (std::uint32_t rank = 0; rank < c.ranks; ++rank) {
-      const Chunks chunks(plan_of(c, rank), c.chunk_bytes);
+      const StatePlan plan = plan_of(c, rank);
+      const Chunks chunks(plan, c.chunk_bytes);
       Counts gradients, weights;
       auto& numbers = seen.emplace_back();
       for (std::size_t chunk = 0; chunk < chunks.count(); ++chunk) {
-        count(chunks.gradients(chunk), gradients);
-        count(chunks.weights(chunk), weights);
+        count(matrices_in(plan, chunks.gradients(chunk)), gradients);
+        count(matrices_in(plan, chunks.weights(chunk)), weights);
         for (const auto transits : {chunks.gradients(chunk), chunks.weights(chunk)})
           for (const Transit& transit : transits)
             numbers.insert(numbers.end(),
@@ -111,8 +114,8 @@ TEST(Chunks, BringWhatTheVisitsOfTheChunkNeed) {
             if (plan.run_of(transit.param, transit.range.first).owner == plan.rank())
               count({&transit, 1}, counts);
         };
-        own(chunks.gradients(chunk), travelling[0]);
-        own(chunks.weights(chunk), travelling[1]);
+        own(matrices_in(plan, chunks.gradients(chunk)), travelling[0]);
+        own(matrices_in(plan, chunks.weights(chunk)), travelling[1]);
         EXPECT_EQ(visited[0], travelling[0]) << "gradients of chunk " << chunk;
         EXPECT_EQ(visited[1], travelling[1]) << "weights of chunk " << chunk;
       }
@@ -142,8 +145,8 @@ TEST(Chunks, HandOutAdamWRangesOnceAndWhenTheyHaveBeenVisitedWhereverTheyAreKept
                 count({&part, 1}, visited);
               }
             }
-            count(chunks.adam_weights(chunk), handed_out);
-            for (const Transit& transit : chunks.adam_weights(chunk)) {
+            count(adam_in(plan, chunks.weights(chunk)), handed_out);
+            for (const Transit& transit : adam_in(plan, chunks.weights(chunk))) {
               numbers.insert(numbers.end(),
                              {chunk, transit.param, transit.range.first, transit.range.count});
               const auto own = plan.own_ranges(transit.param);
@@ -177,7 +180,8 @@ TEST(Chunks, AsManyOfTheLastComeEarlyAsHaveRoomOnEveryRank) {
   std::vector<std::uint64_t> staged(c.ranks, 0);
   for (std::size_t chunk = chunks.count(); chunk-- > 0;) {
     for (std::uint32_t rank = 0; rank < c.ranks; ++rank)
-      staged[rank] += staged_bytes(plans[rank], plans[rank].gradients(), chunks.gradients(chunk));
+      staged[rank] += staged_bytes(plans[rank], plans[rank].gradients(),
+                                   matrices_in(plans[rank], chunks.gradients(chunk)));
     need.push_back(std::ranges::max(staged));
   }
   for (const std::uint64_t bytes : {0u, 10000u, 20000u, 60000u, 1u << 30})
@@ -199,8 +203,9 @@ TEST(Chunks, StageNoMoreThanTheirSizeAndATile) {
       const StatePlan plan = plan_of(c, rank);
       const Chunks chunks(plan, c.chunk_bytes);
       for (std::size_t chunk = 0; chunk < chunks.count(); ++chunk) {
-        const std::uint64_t bytes = staged_bytes(plan, plan.gradients(), chunks.gradients(chunk)) +
-                                    staged_bytes(plan, plan.weights(), chunks.weights(chunk));
+        const std::uint64_t bytes =
+            staged_bytes(plan, plan.gradients(), matrices_in(plan, chunks.gradients(chunk))) +
+            staged_bytes(plan, plan.weights(), matrices_in(plan, chunks.weights(chunk)));
         const std::uint64_t tiles = plan.capacity(Visit::prepare) + plan.capacity(Visit::finish);
         EXPECT_LE(bytes, c.chunk_bytes + tiles * sizeof(float)) << "chunk " << chunk;
       }
@@ -225,9 +230,7 @@ TEST(Chunks, HaveSomethingToBringEach) {
   for_all_cases([](const Case& c) {
     const Chunks chunks(plan_of(c, 0), c.chunk_bytes);
     for (std::size_t chunk = 0; chunk < chunks.count(); ++chunk)
-      EXPECT_FALSE(chunks.gradients(chunk).empty() && chunks.weights(chunk).empty() &&
-                   chunks.adam_weights(chunk).empty())
-          << chunk;
+      EXPECT_FALSE(chunks.gradients(chunk).empty() && chunks.weights(chunk).empty()) << chunk;
   });
 }
 

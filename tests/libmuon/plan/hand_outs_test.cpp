@@ -123,7 +123,7 @@ TEST(HandOuts, AreThoseOfAChunkWhereItEndsAndEachOnceOverAllRanks) {
             count(span.param, span.range, handed_out);
           }
         }
-        for (const Transit& transit : chunks.weights(chunk))
+        for (const Transit& transit : matrices_in(plan, chunks.weights(chunk)))
           for (const FlatRange own : plan.own_ranges(transit.param)) {
             const FlatRange wanted = formats::overlap(own, transit.range);
             auto& found = here[transit.param];

@@ -10,6 +10,7 @@
 #include "ebb/libmuon/plan/chunks.h"
 #include "ebb/libmuon/plan/state_plan.h"
 #include "ebb/libmuon/spec/presets.h"
+#include "tests/libmuon/plan/adam_in.h"
 
 namespace ebb::libmuon::shard_order_tests {
 namespace {
@@ -98,8 +99,8 @@ TEST(ShardOrder, BringsUTogetherBehindItsTurnAndOApartBeforeItsOwn) {
       for (std::size_t turn = 0; turn < chunks.count(); ++turn) {
         count(chunks.updates(turn), updates);
         count(chunks.results(turn), results);
-        EXPECT_EQ(chunks.updates(turn).size(), chunks.gradients(turn).size());
-        EXPECT_EQ(chunks.results(turn).size(), chunks.weights(turn).size());
+        EXPECT_EQ(chunks.updates(turn).size(), matrices_in(plan, chunks.gradients(turn)).size());
+        EXPECT_EQ(chunks.results(turn).size(), matrices_in(plan, chunks.weights(turn)).size());
         EXPECT_TRUE(chunks.updates(turn).empty() ||
                     chunks.results(turn + ShardOrder::kTurnsBetween).size() ==
                         chunks.updates(turn).size());
@@ -149,8 +150,8 @@ TEST(ShardOrder, VisitsInATurnWhatTravelsForItAndAllThatIsAdamWs) {
             EXPECT_EQ(travels[span.range.first + span.range.count - 1], 1);
           }
         }
-        count(chunks.adam_weights(turn), handed_out);
-        for (const Transit& transit : chunks.adam_weights(turn)) {
+        count(adam_in(plan, chunks.weights(turn)), handed_out);
+        for (const Transit& transit : adam_in(plan, chunks.weights(turn))) {
           const FlatRange mine = kept(plan, transit);
           for (std::uint64_t i = 0; i < mine.count; ++i)
             EXPECT_EQ(visited[transit.param][mine.first + i], 1) << "not yet visited";

@@ -122,7 +122,7 @@ void expect_to_arrive(const ModelLayout& from, const ModelLayout& to,
   for (const Transit& transit : transits)
     for (std::uint64_t i = 0; i < transit.range.count; ++i)
       travelled[transit.param][transit.range.first + i] = true;
-  run_ranks(from.layouts().front().spec().mesh.world(), [&](Communicator& below) {
+  run_ranks(from.layout(0).spec().mesh.world(), [&](Communicator& below) {
     Measured ranks(below);
     Wire wire(ranks, {});
     const Exchange exchange(from, to, ranks.rank());
