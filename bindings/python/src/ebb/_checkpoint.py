@@ -53,7 +53,9 @@ class TensorRef:
     name, None where it has none. shape. dtype: as torch calls it, "bfloat16".
     """
 
-    __slots__ = ("__weakref__", "_checkpoint", "_number", "_stored", "key", "name", "shape", "state")
+    __slots__ = (
+        "__weakref__", "_checkpoint", "_number", "_stored", "key", "name", "shape", "state",
+    )  # fmt: skip
 
     def __init__(self, checkpoint: Checkpoint, number: int, said: Sequence[Any]) -> None:
         self._checkpoint, self._number = checkpoint, number
