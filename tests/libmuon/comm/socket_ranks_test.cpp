@@ -389,25 +389,29 @@ bool set_loopback(bool up) {
 
 TEST(SocketRanksOfANetwork, WhoseLinkGoesDownAreNamedSoonerThanInTwiceTheLimit) {
   const auto said = test_support::in_child([]() -> std::string {
-    if (::unshare(::geteuid() == 0 ? CLONE_NEWNET : CLONE_NEWUSER | CLONE_NEWNET) != 0 ||
-        !set_loopback(true))
+    if (::unshare(::geteuid() == 0 ? CLONE_NEWNET : CLONE_NEWUSER | CLONE_NEWNET) != 0)
       return "this system allows no network of a process's own";
-    const auto answers = test::run_processes(
-        3, kLimit,
-        [&](Ranks comm) {
-          EXPECT_TRUE(comm->agree(0));
-          const Alarm twice(2 * kLimit);
-          const bool cuts = index_of(comm->rank()) == 0;
-          if (!cuts) std::this_thread::sleep_for(kLimit / 8);
-          EXPECT_TRUE(!cuts || set_loopback(false));
-          const std::string others[] = {"ranks 1, 2", "ranks 0, 2", "ranks 0, 1"};
-          expect_error(agreed(*comm, 0), Code::peer,
-                       others[index_of(comm->rank())] +
-                           " kept the others waiting in agree for 400 ms, which is the limit");
-          EXPECT_FALSE(twice.rang());
-          return testing::Test::HasFailure() ? 1 : 0;
-        },
-        test::across_a_network());
+    constexpr int kTooBusy = 2;  // a rank was late before its link went down: all see it, once more
+    std::vector<int> answers(3, kTooBusy);
+    for (int tries = 0; tries < 9 && answers.front() == kTooBusy; ++tries) {
+      if (!set_loopback(true)) return "this system allows no network of a process's own";
+      answers = test::run_processes(
+          3, kLimit,
+          [&](Ranks comm) {
+            if (!comm->agree(0)) return kTooBusy;
+            const Alarm twice(2 * kLimit);
+            const bool cuts = index_of(comm->rank()) == 0;
+            if (!cuts) std::this_thread::sleep_for(kLimit / 8);
+            EXPECT_TRUE(!cuts || set_loopback(false));
+            const std::string others[] = {"ranks 1, 2", "ranks 0, 2", "ranks 0, 1"};
+            expect_error(agreed(*comm, 0), Code::peer,
+                         others[index_of(comm->rank())] +
+                             " kept the others waiting in agree for 400 ms, which is the limit");
+            EXPECT_FALSE(twice.rang());
+            return testing::Test::HasFailure() ? 1 : 0;
+          },
+          test::across_a_network());
+    }
     return answers == std::vector<int>(3, 0) ? "" : "a rank failed; what failed stands above";
   });
   if (said.starts_with("this system")) GTEST_SKIP() << said;
