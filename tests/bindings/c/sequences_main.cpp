@@ -409,19 +409,19 @@ void live(std::uint64_t seed, std::uint64_t calls, const std::string& folder, bo
   if (draw() % 2 == 0) model.model.hand_in = EBB_ADDED;
   if (draw() % 2 == 0) model.model.placement = EBB_ON_SHARDS;
   if (draw() % 3 == 0) model.model.budget_bytes = 40'000;
+  SmallSwap swap(life.directory + ".swap");  // before anybody's allocations fail
   ::alarm(kMostSeconds);
   if (noted(ebb_ranks_alone(&life.ranks), "ebb_ranks_alone") != EBB_DONE) return;
   const bool fails = draw() % 4 == 0 && Caller::failing();
   if (fails) fail_allocation(1 + draw() % 3000, *Caller::failing());
   const ebb_status opened = noted(model.open(life.ranks, life.directory, &life.engine), "open");
-  SmallSwap swap(life.directory + ".swap");
   if (draw() % 3 == 0) swap.config.budget_bytes = 20'000;
   if (opened == EBB_DONE && draw() % 3 == 0)
     noted(ebb_swap_open(&swap.config, life.ranks, &life.swap), "ebb_swap_open");
   fail_allocation(0, Of::this_thread);
   ++(opened == EBB_DONE ? counts.opened : counts.refused);
   if (opened == EBB_DONE) {
-    Caller caller(life, draw()), beside_it(life, draw());  // before anybody's allocations fail
+    Caller caller(life, draw()), beside_it(life, draw());
     const bool beside = draw() % 8 == 0;
     std::thread other;
     if (beside) {
