@@ -110,10 +110,6 @@ ChunkExchange::Sent ChunkExchange::gradients_in(std::size_t chunk, Matrices matr
   });
 }
 
-ChunkExchange::Sent ChunkExchange::gradients_in_early(std::size_t chunk, const Travels& travels) {
-  return bring_gradients(chunk, travels);
-}
-
 ChunkExchange::Sent ChunkExchange::parts_in(std::size_t chunk) {
   staging_.begin(Staging::Kind::gradients, chunk);
   const auto part = [&](const Transit& transit) { return gradients_.of(transit); };

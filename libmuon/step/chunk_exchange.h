@@ -36,7 +36,8 @@ class ChunkExchange {
   // Whether the gradients of a chunk's matrices are still to come, or came before the step.
   enum class Matrices : std::uint8_t { awaited, came };
   Sent gradients_in(std::size_t chunk, Matrices matrices);
-  Sent gradients_in_early(std::size_t chunk, const Travels& travels);
+  // Of these parameters, to where there is room already: before the step, too.
+  Sent bring_gradients(std::size_t chunk, const Travels& travels);
   Sent parts_in(std::size_t chunk);  // parts of gradients are added up (HandIn::partial)
   // What the trainer has bound, to who keeps the state: as high halves of masters, beside
   // gradients, or in the place of weights on their way out, where weight() finds it.
@@ -83,7 +84,6 @@ class ChunkExchange {
   ChunkExchange(const Setup& setup, const Computing& computing, const Gradients& gradients,
                 Weights& weights, Rooms rooms);
   Travels with_gradients() const;
-  Sent bring_gradients(std::size_t chunk, const Travels& travels);
   void wait_for_gradients(std::size_t chunk, const Travels& travels) const;
 
   // Constant after construction.

@@ -12,7 +12,7 @@ namespace ebb::libmuon {
 namespace {
 
 // Of what lies where the communicator does not take it, what travels in one round.
-std::uint64_t bounce_bytes(const EngineConfig& config, const StatePlan& plan, const Chunks& chunks,
+std::uint64_t bounce_bytes(const EngineConfig& config, const StatePlan& plan, const Edges& edges,
                            Side wire) {
   if (wire == Side::device || config.accelerator == nullptr) return 0;
   const bool gradients = device_of(config, config.gradients_on) != nullptr;
@@ -29,7 +29,6 @@ std::uint64_t bounce_bytes(const EngineConfig& config, const StatePlan& plan, co
                               .received = [&](const Transit&) { return weights; }};
   const Exchange::Bounced back{.sent = [&](const Transit&) { return weights; },
                                .received = [](const Transit&) { return false; }};
-  const Edges edges(plan, chunks, config.chunk_bytes);
   return std::max({edges.gradients.bounce_bytes(in), edges.bound.bounce_bytes(back),
                    edges.weights.bounce_bytes(out), edges.updates.bounce_bytes(both),
                    edges.results.bounce_bytes(both)});
@@ -46,10 +45,11 @@ std::uint64_t look_bytes(const EngineConfig& config) {
 Memory memory_beside_tiles(const EngineConfig& config, const StatePlan& plan, const Chunks& chunks,
                            std::size_t lasting_chunks, Side wire) {
   if (config.partition.hand_in == HandIn::partial) wire = Side::host;
+  const Edges edges(plan, chunks, config.chunk_bytes);
   return {.workspace = Sweep::workspace(config.model, plan, config.accelerator),
           .staging = Staging::bytes({plan, chunks, adam_ranges(plan), lasting_chunks}),
-          .bounce = bounce_bytes(config, plan, chunks, wire),
-          .parts = Edges(plan, chunks, config.chunk_bytes).part_bytes(),
+          .bounce = bounce_bytes(config, plan, edges, wire),
+          .parts = edges.part_bytes(),
           .wire = config.accelerator != nullptr ? wire : Side::host,
           .sums = config.partition.hand_in == HandIn::added ? GradientSums::bytes(plan) : 0,
           .gradients = config.accelerator != nullptr ? config.gradients_on : Side::host,

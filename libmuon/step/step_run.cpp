@@ -141,8 +141,8 @@ Result<> StepRun::gradients_in_early(std::size_t piece) {
   const auto matrices = matrices_in(setup_.plan(), setup_.chunks().gradients(chunk));
   EBB_TRY_ASSIGN(const auto said, gradients_.absent().gradients_said(*ranks_, matrices));
   EBB_TRY(travel("gradients in early", [&] {
-    return exchange_->gradients_in_early(chunk,
-                                         [&](std::uint32_t param) { return said.contains(param); });
+    return exchange_->bring_gradients(chunk,
+                                      [&](std::uint32_t param) { return said.contains(param); });
   }));
   return {};
 }

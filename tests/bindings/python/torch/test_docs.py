@@ -3,7 +3,6 @@
 import contextlib
 import doctest
 import importlib
-import os
 import re
 from pathlib import Path
 
@@ -65,13 +64,9 @@ def batches(start: int):
         yield torch.randn(4, 16, generator=generator), torch.randn(4, 16, generator=generator)
 
 
-@contextlib.contextmanager
-def apart_in(folder: str):
+def apart_in(folder: str) -> contextlib.AbstractContextManager:
     Path(folder).mkdir()
-    before = os.getcwd()
-    os.chdir(folder)
-    yield
-    os.chdir(before)
+    return contextlib.chdir(folder)
 
 
 def here(code: str) -> str:
