@@ -38,7 +38,7 @@ Reduction::Reduction(const ModelLayout& parts, const ModelLayout& sums, Rank sel
   std::uint64_t most_parts = 1;
   for (std::size_t i = 0; i < parts.layouts(); ++i)
     most_parts = std::max<std::uint64_t>(most_parts, parts_of_each(parts.layout(i).spec()));
-  most_ = std::min(most_room, kMostRoundBytes) / most_parts;
+  most_ = std::clamp(most_room, kLeastRoundBytes, kMostRoundBytes) / most_parts;
 }
 
 std::uint64_t Reduction::bytes_of(const Transit& transit) const {

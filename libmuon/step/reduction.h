@@ -15,12 +15,15 @@ namespace ebb::libmuon {
 
 class Reduction {
  public:
+  // An exchange costs as much however little it brings: less than this is not worth one.
+  static constexpr std::uint64_t kLeastRoundBytes = 4096;
+
   // Of the host's memory: the part that this rank was handed in, and the sum that it keeps, fp32.
   struct Ends {
     std::function<libswap::Buffer(const Transit&)> part, sum;
   };
 
-  // At most `most_room` bytes of parts are at a rank at once, or an element of each.
+  // At most `most_room` bytes of parts are at a rank at once, or kLeastRoundBytes of them.
   // REQUIRES: both outlive this; each range of the second lies at one rank.
   Reduction(const ModelLayout& parts, const ModelLayout& sums, Rank self, std::uint64_t most_room);
 

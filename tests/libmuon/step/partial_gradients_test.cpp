@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <array>
+#include <atomic>
 #include <limits>
 #include <string>
 
@@ -277,6 +278,52 @@ TEST(PartialGradients, MoveTheBytesThatWerePlanned) {
           formats::volume(param.shape) * bytes_of(param.gradient) * (gradients.mesh.ranks() - 1);
     EXPECT_EQ(all[1] - all[0], once) << c.name;
   }
+}
+
+class CountingRanks : public RanksBelow {
+ public:
+  CountingRanks(std::unique_ptr<Communicator> below, std::atomic<std::uint64_t>& exchanges)
+      : RanksBelow(std::move(below)), exchanges_(exchanges) {}
+  Result<libswap::Event> begin_exchange(std::span<const libmuon::SendBuffer> sends,
+                                        std::span<const libmuon::ReceiveBuffer> receives,
+                                        std::span<const libswap::Event> after) override {
+    ++exchanges_;
+    return RanksBelow::begin_exchange(sends, receives, after);
+  }
+  Result<std::unique_ptr<Communicator>> duplicate() override {
+    EBB_TRY_ASSIGN(auto below, RanksBelow::duplicate());
+    return std::unique_ptr<Communicator>(
+        std::make_unique<CountingRanks>(std::move(below), exchanges_));
+  }
+
+ private:
+  std::atomic<std::uint64_t>& exchanges_;
+};
+
+// Of two ranks together, in a step.
+std::uint64_t exchanges_of(std::uint64_t chunk_bytes) {
+  const Layout::Spec both{.policy = Policy::replicated, .mesh = {2, 1}, .align_elems = 16};
+  EngineConfig config = with_partition({.gradients = both, .weights = both}, chunk_bytes);
+  config.model.params = {{"matrix", {48, 40}, 0}};
+  add_what_tiles_need_beside(config);
+  std::atomic<std::uint64_t> exchanges = 0;
+  World world(libswap::make_memory_backend(libswap::MemoryDisk::create(1u << 26)), "/swap", 2);
+  expect_well(world.run([&](Communicator& real) -> Result<> {
+    EBB_TRY_ASSIGN(auto below, real.duplicate());
+    CountingRanks counting(std::move(below), exchanges);
+    EBB_TRY_ASSIGN(auto rank, RankEngine::open(world, counting, config));
+    EBB_TRY(real.agree(0));
+    if (real.rank() == Rank{0}) exchanges = 0;  // those of opening
+    EBB_TRY(real.agree(0));
+    return step_to(rank, 1);
+  }));
+  return exchanges;
+}
+
+TEST(PartialGradients, OfTheSmallestChunkTravelByThePage) {
+  const std::uint64_t by_the_page = exchanges_of(4096);
+  EXPECT_GT(by_the_page, 0u);
+  EXPECT_EQ(exchanges_of(1), by_the_page);
 }
 
 // P_own x 4 bytes more, but for what is staged of a chunk at a time.
