@@ -160,15 +160,15 @@ Result<> take_second_moment(const Fields& spec, MuonSpec& into) {
 }
 
 Result<libmuon::Split> split_of(const Fields& spec) {
-  using Kind = libmuon::Split::Kind;
+  using SplitKind = libmuon::Split::Kind;
   EBB_TRY_ASSIGN(const Formula formula, formula_of(spec));
   const auto& [kind, sizes, factors] = formula.parts;
   libmuon::Split split;
   split.sizes.assign(sizes.begin(), sizes.end());
-  split.kind = kind.empty()      ? Kind::none
-               : kind == "heads" ? Kind::heads
-               : kind == "rows"  ? Kind::rows
-                                 : Kind::groups;
+  split.kind = kind.empty()      ? SplitKind::none
+               : kind == "heads" ? SplitKind::heads
+               : kind == "rows"  ? SplitKind::rows
+                                 : SplitKind::groups;
   return split;
 }
 
