@@ -24,6 +24,11 @@ if(EBB_SANITIZE)
   if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
     target_compile_options(ebb_options INTERFACE -Wno-maybe-uninitialized)
   endif()
+  # A fifth of the time to compile, and the address sanitizer stops at what these look for, too:
+  # memory at a null pointer, or outside of an object. ./dev fuzz has them.
+  if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU" AND EBB_SANITIZE MATCHES "address,undefined")
+    target_compile_options(ebb_options INTERFACE -fno-sanitize=null,vptr,object-size)
+  endif()
   target_link_options(ebb_options INTERFACE -fsanitize=${EBB_SANITIZE})
 endif()
 if(EBB_FUZZ)
