@@ -10,7 +10,7 @@ namespace ebb::formats {
 
 namespace {
 
-constexpr std::size_t kBlock = 4096;  // elements decoded at once: stays in the cache
+constexpr std::size_t kDecodedAtOnce = 4096;  // elements: stays in the cache
 
 // long double: 64 bits of mantissa keep the error of a sum over billions of elements below what
 // is printed, and no square of a double overflows.
@@ -61,7 +61,7 @@ Result<std::optional<Statistics>> statistics_of(const Checkpoint& checkpoint,
   const std::size_t elem_bytes = bytes_of(tensor.dtype);
   Gathering gathering;
   ByteVector bytes(BoxReader::kMaxRun);
-  std::vector<double> values(kBlock * per_element);
+  std::vector<double> values(kDecodedAtOnce * per_element);
   for (const Chunk& chunk : tensor.chunks) {
     if (holder && chunk.holder != *holder) continue;
     const std::uint64_t size = volume(chunk.box.extent) * elem_bytes;
@@ -69,8 +69,9 @@ Result<std::optional<Statistics>> statistics_of(const Checkpoint& checkpoint,
       const auto run = std::span(bytes).first(std::min<std::uint64_t>(bytes.size(), size - at));
       EBB_TRY(checkpoint.read(tensor, chunk, at, run));
       at += run.size();
-      for (std::size_t first = 0; first < run.size(); first += kBlock * elem_bytes) {
-        const auto block = run.subspan(first, std::min(kBlock * elem_bytes, run.size() - first));
+      for (std::size_t first = 0; first < run.size(); first += kDecodedAtOnce * elem_bytes) {
+        const auto block =
+            run.subspan(first, std::min(kDecodedAtOnce * elem_bytes, run.size() - first));
         const auto into = std::span(values).first(block.size() / elem_bytes * per_element);
         element_values(tensor.dtype, block, into);
         gathering.add(into);
