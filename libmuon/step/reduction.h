@@ -23,7 +23,8 @@ class Reduction {
     std::function<libswap::Buffer(const Transit&)> part, sum;
   };
 
-  // At most `most_room` bytes of parts are at a rank at once, or kLeastRoundBytes of them.
+  // At most `most_room` bytes of parts are at a rank at once, but where that is less,
+  // kLeastRoundBytes, and an element of each.
   // REQUIRES: both outlive this; each range of the second lies at one rank.
   Reduction(const ModelLayout& parts, const ModelLayout& sums, Rank self, std::uint64_t most_room);
 
