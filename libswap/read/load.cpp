@@ -123,8 +123,8 @@ Result<> Loader::Portion::run(const LoadOptions& options) {
     }
     return {};
   };
-  const std::uint64_t workers =
-      std::min<std::uint64_t>(workers_or_default(options.workers), runs_.size());
+  const std::uint32_t wanted = options.workers != 0 ? options.workers : kLoadWorkers;
+  const std::uint64_t workers = std::min<std::uint64_t>(wanted, runs_.size());
   return in_parallel(static_cast<std::uint32_t>(workers), work);
 }
 

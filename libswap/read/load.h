@@ -5,7 +5,8 @@
 // files. What arrives is proven as BoxStream proves it: each run of elements has the fingerprint of
 // what the chunks hold, and whatever checksums the format has over what is read whole.
 //
-// Memory: what BoxReader needs for each worker and its source's bounce buffers. Where an address
+// Memory: what BoxReader needs for each worker and its source's bounce buffers: at most 6 MiB for
+// each worker. Where an address
 // and the place in the file of what goes there are equal modulo 4096, a file's bytes arrive without
 // a copy: buffers that begin at such a border and are on huge pages (AlignedBuffer) are the
 // fastest.
@@ -35,8 +36,12 @@ struct Wanted {
 void want_range(std::uint32_t tensor, const Shape& shape, FlatRange range,
                 std::span<std::byte> into, std::vector<Wanted>& wanted);
 
+// Six reads at a time had a disk's whole rate, with two cores; more of them, on however many cores,
+// would take more memory beside what is loaded.
+constexpr std::uint32_t kLoadWorkers = 6;
+
 struct LoadOptions {
-  std::uint32_t workers = 0;                  // 0: two for each core
+  std::uint32_t workers = 0;                  // 0: kLoadWorkers
   const std::atomic<bool>* cancel = nullptr;  // polled once per 4 MiB; may be null
 };
 

@@ -108,8 +108,10 @@ Result<std::size_t> read_uncached(int descriptor, BounceBuffers& buffers, std::u
   while (done < into.size()) {
     const std::uint64_t at = offset + done;
     const std::uint64_t first = at / kBlock * kBlock;
-    const std::uint64_t wanted = std::min<std::uint64_t>(
-        formats::align_up(offset + into.size(), kBlock) - first, BounceBuffers::kBytes);
+    // In equal pieces: a run of 4 MiB that begins within a block leaves no piece of one block.
+    const std::uint64_t left = formats::align_up(offset + into.size(), kBlock) - first;
+    const std::uint64_t pieces = formats::div_ceil(left, BounceBuffers::kBytes);
+    const std::uint64_t wanted = formats::align_up(formats::div_ceil(left, pieces), kBlock);
     const ssize_t count =
         ::pread(descriptor, bounce->bytes().data(), wanted, static_cast<off_t>(first));
     if (count < 0 && errno == EINTR) continue;

@@ -21,7 +21,8 @@ namespace ebb::libswap {
 // Aligned memory for readers, as much as readers are at work at a time. Thread-safe.
 class BounceBuffers {
  public:
-  static constexpr std::uint64_t kBytes = (std::uint64_t{4} << 20) + (std::uint64_t{64} << 10);
+  // A huge page, whole: what is a little larger takes one more.
+  static constexpr std::uint64_t kBytes = std::uint64_t{2} << 20;
 
   // Comes back when the last one lets go of it.
   Result<std::shared_ptr<AlignedBuffer>> take();

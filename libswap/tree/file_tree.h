@@ -6,7 +6,7 @@
 // anything else. In a snapshot of Hugging Face's cache (models--*/snapshots/*), links to the blobs
 // of the same model are inside. Files are opened when first read and closed again under the
 // process's limit of open files; one that was replaced meanwhile is an error. Thread-safe. Large
-// reads take what is in memory and the rest past the page cache (cold_reads.h); that memory is 4
+// reads take what is in memory and the rest past the page cache (cold_reads.h); that memory is 2
 // MiB for each reader. What formats can only decode whole is kept while it fits 32 MiB together, or
 // alone.
 #pragma once

@@ -16,8 +16,9 @@ from ._checkpoint import Checkpoint, Place, TensorRef
 from ._progress import Progress, Wanted
 from .errors import LayoutError, UsageError
 
-_STAGED_BYTES = 16 << 20  # of one piece that passes through the host's memory
-_ROOM_BYTES = 48 << 20  # of those of one call
+_STAGED_BYTES = 8 << 20  # of one piece that passes through the host's memory
+_ROOM_BYTES = 24 << 20  # of those of one call; reading takes 36 MiB more at most
+_ALIGNED = 64  # where each begins
 _CALL_BYTES = 1 << 30  # how long Ctrl-C waits
 
 
@@ -45,9 +46,40 @@ class Target:
 
 @dataclass(frozen=True)
 class _Piece:
-    place: Place
-    staged: Tensor | None  # what `place` fills, on its way to `to`
+    """What is read whole, of elements `kind`."""
+
+    ref: TensorRef
+    offsets: Sequence[int]
+    extents: Sequence[int]
+    kind: torch.dtype
     to: Tensor
+    staged: bool  # through the host's memory on its way to `to`
+
+    @property
+    def nbytes(self) -> int:
+        return math.prod(self.extents) * self.kind.itemsize
+
+    def place(self, tensor: Tensor) -> Place:
+        return self.ref.place(self.offsets, self.extents, tensor.data_ptr(), self.nbytes)
+
+
+class _Room:
+    """The host's memory that pieces pass through, the same for every call."""
+
+    def __init__(self, pinned: bool) -> None:
+        self._pinned = pinned
+        self._memory: Tensor | None = None
+        self._used = 0
+
+    def clear(self) -> None:
+        self._used = 0
+
+    def take(self, piece: _Piece) -> Tensor:
+        if self._memory is None:
+            self._memory = torch.empty(_ROOM_BYTES, dtype=torch.uint8, pin_memory=self._pinned)
+        taken = self._memory[self._used : self._used + piece.nbytes]
+        self._used += _room_for(piece)
+        return taken.view(piece.kind).view(tuple(piece.extents))
 
 
 def load_model(
@@ -80,12 +112,15 @@ def load(
     read: Callable[[int], object] = lambda nbytes: None,
 ) -> None:  # fmt: skip
     """Without gradients (torch.no_grad()). `read` hears of the bytes of each call."""
+    room = _Room(pinned=any(target.tensor.is_cuda for target in targets))
     for batch in _batches(targets):
-        checkpoint.read_into([piece.place for piece in batch], workers)
-        for piece in batch:
-            if piece.staged is not None:
-                piece.to.copy_(piece.staged)
-        read(sum(piece.place.nbytes for piece in batch))
+        room.clear()
+        into = [room.take(piece) if piece.staged else piece.to for piece in batch]
+        checkpoint.read_into([p.place(tensor) for p, tensor in zip(batch, into)], workers)
+        for piece, tensor in zip(batch, into):
+            if piece.staged:
+                piece.to.copy_(tensor)
+        read(sum(piece.nbytes for piece in batch))
     written = [target.tensor for target in targets]
     if written:
         torch.autograd.graph.increment_version(written)
@@ -97,13 +132,17 @@ def _batches(targets: Sequence[Target]) -> Iterator[list[_Piece]]:
     room = size = 0
     for target in targets:
         for piece in _pieces(target):
-            staged = 0 if piece.staged is None else piece.place.nbytes
-            if batch and (room + staged > _ROOM_BYTES or size + piece.place.nbytes > _CALL_BYTES):
+            staged = _room_for(piece)
+            if batch and (room + staged > _ROOM_BYTES or size + piece.nbytes > _CALL_BYTES):
                 yield batch
                 batch, room, size = [], 0, 0
             batch.append(piece)
-            room, size = room + staged, size + piece.place.nbytes
+            room, size = room + staged, size + piece.nbytes
     yield batch
+
+
+def _room_for(piece: _Piece) -> int:
+    return -(-piece.nbytes // _ALIGNED) * _ALIGNED if piece.staged else 0
 
 
 def _pieces(target: Target) -> Iterator[_Piece]:
@@ -114,16 +153,10 @@ def _pieces(target: Target) -> Iterator[_Piece]:
     kind = _dtypes.torch_type(_dtypes.dtype_of(ref._stored, ref.label))
     _check_types(ref, kind, tensor)
     if tensor.dtype == kind and tensor.device.type == "cpu" and tensor.is_contiguous():
-        nbytes = tensor.numel() * tensor.element_size()
-        yield _Piece(
-            ref.place(target.offsets, target.extents, tensor.data_ptr(), nbytes), None, tensor
-        )
+        yield _Piece(ref, target.offsets, target.extents, kind, tensor, staged=False)
         return
     for box, part in _rows(target.offsets, target.extents, tensor, kind.itemsize):
-        staged = torch.empty(part.shape, dtype=kind, pin_memory=tensor.device.type == "cuda")
-        yield _Piece(
-            ref.place(*box, staged.data_ptr(), staged.numel() * staged.element_size()), staged, part
-        )
+        yield _Piece(ref, *box, kind, part, staged=True)
 
 
 def _rows(

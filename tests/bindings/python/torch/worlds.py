@@ -7,6 +7,7 @@ with it: importing it once more for each would take most of the time.
 Where bits are compared, gradients and weights are formulas of an element's place in the whole
 tensor: no reduction is involved, so that no number of ranks can change a bit."""
 import contextlib
+import ctypes
 import faulthandler
 import os
 import shutil
@@ -275,6 +276,7 @@ def rss_anon() -> int:
 @contextlib.contextmanager
 def most_memory() -> Iterator[list[int]]:
     """What anonymous memory grew by at most, in bytes, when it is over: the list's only number."""
+    ctypes.CDLL(None).malloc_trim(0)  # else what was freed before is taken again
     before, most, over = rss_anon(), [0], threading.Event()
 
     def watch() -> None:
