@@ -454,7 +454,7 @@ TEST(ConvertMemory, ATooSmallBudgetIsRefusedWithBothFigures) {
   EXPECT_NE(run.err.find("a memory budget of 1048576 bytes is too small: one worker needs "),
             std::string::npos)
       << run.err;
-  EXPECT_NE(run.err.find("--memory 18MiB"), std::string::npos) << run.err;
+  EXPECT_NE(run.err.find("--memory 15MiB"), std::string::npos) << run.err;
 }
 
 TEST(ConvertHelp, BeginsWithExamples) {

@@ -1,6 +1,7 @@
 // Every small fixture, cut off and with flipped bits, file by file: read as before, or refused;
 // never something else. Short files are cut at every length; long ones at every length near a place
 // where a piece begins or ends, and at evenly spread ones, the same each time.
+// Of a fixture with many files each is cut at a share of them, its neighbour at another.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -11,9 +12,12 @@
 #include <locale>
 #include <set>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "ebb/formats/catalog/catalog.h"
 #include "ebb/formats/core/sha256.h"
+#include "ebb/formats/core/units.h"
 #include "ebb/formats/hdf5/superblock.h"
 #include "ebb/formats/registry.h"
 #include "tests/support/source_tree.h"
@@ -29,6 +33,7 @@ constexpr std::uint64_t kSmall = 150000;  // bytes of a fixture
 constexpr std::size_t kAllCuts = 400;     // files up to here are cut at every length
 constexpr std::size_t kSpreadCuts = 48;   // of one longer file, beside those near its pieces
 constexpr std::size_t kPieces = 64;       // of one file
+constexpr std::size_t kCuts = 1000;       // of one fixture
 constexpr std::size_t kFlips = 24;        // of one file
 constexpr std::uint64_t kMaxRead = 1 << 20;
 
@@ -168,18 +173,37 @@ std::set<std::size_t> cuts_of(ByteView file, const Catalog* catalog, std::string
   return cuts;
 }
 
+// Each file of the tree and where it is cut.
+std::vector<std::pair<std::string, std::vector<std::size_t>>> cuts_of(MemoryTree& tree,
+                                                                      const Catalog* catalog) {
+  std::vector<std::pair<std::string, std::vector<std::size_t>>> files;
+  std::size_t count = 0;
+  for (const auto& entry : tree.entries()) {
+    const auto cuts = cuts_of(tree.bytes_of(entry.name), catalog, entry.name);
+    files.emplace_back(entry.name, std::vector<std::size_t>(cuts.begin(), cuts.end()));
+    count += cuts.size();
+  }
+  const std::size_t share = formats::div_ceil(count, kCuts);
+  std::size_t place = 0;  // of the first file, whose neighbours begin one further
+  for (auto& [name, cuts] : files) {
+    std::size_t at = place++;
+    std::erase_if(cuts, [&](std::size_t) { return at++ % share != 0; });
+  }
+  return files;
+}
+
 TEST_P(Damage, CutOffFilesAreReadAsBeforeOrRefused) {
   const auto whole = fixture(GetParam());
   if (bytes_of(*whole) > kSmall) GTEST_SKIP() << "large";
   const auto before = content_of(whole);  // an error: a fixture that is damaged as it is
   const auto checkpoint = formats::describe(whole);
   const Catalog* catalog = checkpoint ? &(*checkpoint)->catalog() : nullptr;
-  for (const auto& entry : whole->entries()) {
-    const ByteVector& bytes = whole->bytes_of(entry.name);
-    for (const std::size_t length : cuts_of(bytes, catalog, entry.name)) {
+  for (const auto& [name, cuts] : cuts_of(*whole, catalog)) {
+    const ByteVector& bytes = whole->bytes_of(name);
+    for (const std::size_t length : cuts) {
       const auto after = content_of(std::make_shared<ChangedTree>(
-          *whole, entry.name, ByteVector(bytes.begin(), bytes.begin() + std::ptrdiff_t(length))));
-      ASSERT_TRUE(!after || (before && *after == *before)) << entry.name << " cut at " << length;
+          *whole, name, ByteVector(bytes.begin(), bytes.begin() + std::ptrdiff_t(length))));
+      ASSERT_TRUE(!after || (before && *after == *before)) << name << " cut at " << length;
       if (!after) {
         ASSERT_EQ(after.error().message.find('\n'), std::string::npos);
       }
