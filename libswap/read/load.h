@@ -5,11 +5,10 @@
 // files. What arrives is proven as BoxStream proves it: each run of elements has the fingerprint of
 // what the chunks hold, and whatever checksums the format has over what is read whole.
 //
-// Memory: what BoxReader needs for each worker and its source's bounce buffers: at most 6 MiB for
-// each worker. Where an address
-// and the place in the file of what goes there are equal modulo 4096, a file's bytes arrive without
-// a copy: buffers that begin at such a border and are on huge pages (AlignedBuffer) are the
-// fastest.
+// Memory: for each worker what BoxReader needs and a bounce buffer of its source, together at most
+// 6 MiB. Where an address and the place in the file of what goes there are equal modulo 4096, a
+// file's bytes arrive without a copy: buffers that begin at such a border and are on huge pages
+// (AlignedBuffer) are the fastest.
 #pragma once
 
 #include <atomic>
@@ -36,8 +35,8 @@ struct Wanted {
 void want_range(std::uint32_t tensor, const Shape& shape, FlatRange range,
                 std::span<std::byte> into, std::vector<Wanted>& wanted);
 
-// Six reads at a time had a disk's whole rate, with two cores; more of them, on however many cores,
-// would take more memory beside what is loaded.
+// Measured on two cores: six reads at a time have the disk's rate, as many as twelve have. Not more
+// on more cores: it is memory beside what is loaded.
 constexpr std::uint32_t kLoadWorkers = 6;
 
 struct LoadOptions {
