@@ -308,7 +308,7 @@ TEST(PlanMemory, OfTenThousandRanksWithAMixtureOfExpertsIsSixteenMebibytesAndThi
       const double model =
           test_support::least_cpu_seconds(5, [&] { qwen3_30b(places, data, placement); });
       EXPECT_LE(taken, 16 * kMiB);
-      EXPECT_LE(plan, 15 * model);
+      EXPECT_LE(plan, 30 * model);
       std::printf("expert %u x data %u, placement %s: %.1f ms, %.1f of its model, %.1f MiB\n",
                   places, data, std::string(name_of(placement)).c_str(), plan * 1e3, plan / model,
                   static_cast<double>(taken) / kMiB);
