@@ -293,7 +293,7 @@ EngineConfig qwen3_30b(std::uint32_t places, std::uint32_t data, libmuon::Placem
 
 // Ten thousand ranks, or nearly so many; one place of the axis is all ranks. Time goes by that of
 // writing the model down, 4 ms where the 50 ms that are promised are 12 of it.
-TEST(PlanMemory, OfTenThousandRanksWithAMixtureOfExpertsIsSixteenMebibytesAndThirtyModelsTime) {
+TEST(PlanMemory, OfTenThousandRanksWithAMixtureOfExpertsIsSixteenMebibytesAndFifteenModelsTime) {
   if (kSanitized) GTEST_SKIP() << "sanitizers keep shadows of all memory";
   for (const auto placement : kPlacements)
     for (const auto& [places, data] : {std::pair{1u, 10'000u}, {16u, 625u}, {128u, 78u}}) {
@@ -302,13 +302,22 @@ TEST(PlanMemory, OfTenThousandRanksWithAMixtureOfExpertsIsSixteenMebibytesAndThi
       const auto before = begin_peak();
       if (!before) GTEST_SKIP() << "this kernel does not forget a peak (/proc/self/clear_refs)";
       const Rank last{places * data - 1};
-      const double plan =
-          test_support::least_cpu_seconds(5, [&] { ASSERT_TRUE(Engine::plan(config, last)); });
+      const auto time_plan = [&] {
+        return test_support::least_cpu_seconds(5, [&] { ASSERT_TRUE(Engine::plan(config, last)); });
+      };
+      const auto time_model = [&] {
+        return test_support::least_cpu_seconds(5, [&] { qwen3_30b(places, data, placement); });
+      };
+      double plan = time_plan();
       const std::uint64_t taken = status_bytes("VmHWM:") - *before;
-      const double model =
-          test_support::least_cpu_seconds(5, [&] { qwen3_30b(places, data, placement); });
+      double model = time_model();
+      // Others may use the processor's caches: the best of some.
+      for (int again = 0; again < 8 && plan > 15 * model; ++again) {
+        plan = std::min(plan, time_plan());
+        model = std::min(model, time_model());
+      }
       EXPECT_LE(taken, 16 * kMiB);
-      EXPECT_LE(plan, 30 * model);
+      EXPECT_LE(plan, 15 * model);
       std::printf("expert %u x data %u, placement %s: %.1f ms, %.1f of its model, %.1f MiB\n",
                   places, data, std::string(name_of(placement)).c_str(), plan * 1e3, plan / model,
                   static_cast<double>(taken) / kMiB);
