@@ -38,7 +38,7 @@ typedef struct ebb_wanted {
 } ebb_wanted;
 /* Reads all of them, in the order in which they lie in the files, several at once (`workers`; 0:
  * six), and checks what the format has checksums for. Behind an error the memory holds anything.
- * It takes at most 6 MiB beside it for each worker. */
+ * Each worker reads through at most 6 MiB beside it. */
 EBB_API ebb_status ebb_checkpoint_read(ebb_checkpoint* checkpoint, const ebb_wanted* wanted,
                                        uint64_t count, uint32_t workers) EBB_NOEXCEPT;
 EBB_API ebb_status ebb_checkpoint_close(ebb_checkpoint* checkpoint) EBB_NOEXCEPT;

@@ -35,8 +35,8 @@ struct Wanted {
 void want_range(std::uint32_t tensor, const Shape& shape, FlatRange range,
                 std::span<std::byte> into, std::vector<Wanted>& wanted);
 
-// Measured on two cores: six reads at a time have the disk's rate, as many as twelve have. Not more
-// on more cores: it is memory beside what is loaded.
+// On two cores six reads at a time were as fast as twelve. No more on more cores: they take memory
+// beside what is loaded.
 constexpr std::uint32_t kLoadWorkers = 6;
 
 struct LoadOptions {

@@ -69,17 +69,20 @@ class _Room:
     def __init__(self, pinned: bool) -> None:
         self._pinned = pinned
         self._memory: Tensor | None = None
-        self._used = 0
 
-    def clear(self) -> None:
-        self._used = 0
+    def into(self, batch: list[_Piece]) -> list[Tensor]:
+        """What each of them is read into."""
+        found, first = [], 0
+        for piece in batch:
+            found.append(self._view(first, piece) if piece.staged else piece.to)
+            first += _room_for(piece)
+        return found
 
-    def take(self, piece: _Piece) -> Tensor:
+    def _view(self, first: int, piece: _Piece) -> Tensor:
         if self._memory is None:
             self._memory = torch.empty(_ROOM_BYTES, dtype=torch.uint8, pin_memory=self._pinned)
-        taken = self._memory[self._used : self._used + piece.nbytes]
-        self._used += _room_for(piece)
-        return taken.view(piece.kind).view(tuple(piece.extents))
+        there = self._memory[first : first + piece.nbytes]
+        return there.view(piece.kind).view(tuple(piece.extents))
 
 
 def load_model(
@@ -114,8 +117,7 @@ def load(
     """Without gradients (torch.no_grad()). `read` hears of the bytes of each call."""
     room = _Room(pinned=any(target.tensor.is_cuda for target in targets))
     for batch in _batches(targets):
-        room.clear()
-        into = [room.take(piece) if piece.staged else piece.to for piece in batch]
+        into = room.into(batch)
         checkpoint.read_into([p.place(tensor) for p, tensor in zip(batch, into)], workers)
         for piece, tensor in zip(batch, into):
             if piece.staged:
