@@ -58,11 +58,11 @@ function(ebb_precompile name)
     <set> <string> <string_view> <unordered_map> <utility> <variant> <vector>)
 endfunction()
 
-# ebb_unity(TARGET), behind its last source: with EBB_UNITY those of one folder are compiled
+# ebb_unity(TARGET), behind its last source: with EBB_UNITY=ON those of one folder are compiled
 # together, at most eight at a time. So a name that is a file's own is there once in its folder.
 # Files with flags of their own stay alone.
 function(ebb_unity target)
-  if(NOT EBB_UNITY)
+  if(NOT EBB_UNITY OR EBB_UNITY STREQUAL TESTS)
     return()
   endif()
   set_target_properties(${target} PROPERTIES UNITY_BUILD ON UNITY_BUILD_MODE GROUP)
