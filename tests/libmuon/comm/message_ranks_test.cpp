@@ -176,10 +176,10 @@ TEST(MessageRanks, WhoHasDoneItsPartMayLeaveWhileOthersGoOnInADuplicate) {
   });
 }
 
-// Of messages with tag 0, where notices are, some come otherwise.
-class OtherNotices : public Transport {
+// Another transport, for those that differ from it in a call.
+class Through : public Transport {
  public:
-  explicit OtherNotices(std::unique_ptr<Transport> below) : below_(std::move(below)) {}
+  explicit Through(std::unique_ptr<Transport> below) : below_(std::move(below)) {}
   Rank rank() const override { return below_->rank(); }
   std::uint32_t world() const override { return below_->world(); }
   std::uint32_t tags() const override { return below_->tags(); }
@@ -187,13 +187,21 @@ class OtherNotices : public Transport {
     return below_->send(to, tag, std::move(message));
   }
   Result<std::vector<Rank>> unsent(std::uint32_t tag) override { return below_->unsent(tag); }
+
+ protected:
+  const std::unique_ptr<Transport> below_;
+};
+
+// Of messages with tag 0, where notices are, some come otherwise.
+class OtherNotices : public Through {
+ public:
+  using Through::Through;
   Result<std::optional<Arrived>> receive(std::uint32_t tag) override {
     return tag == 0 ? notice() : below_->receive(tag);
   }
 
  protected:
   virtual Result<std::optional<Arrived>> notice() = 0;
-  const std::unique_ptr<Transport> below_;
 };
 
 // They are seen at the third look, as some MPIs do it.
@@ -237,6 +245,37 @@ TEST(MessageRanks, WhoLeavesPassesOnWhyTheWorldIsOver) {
     const auto answer = (*ranks)->agree(0);
     ASSERT_FALSE(answer);
     EXPECT_EQ(answer.error().message, "rank 1 gave up");
+  });
+}
+
+// What comes is found only after the call that says that nothing follows.
+class Ended : public Through {
+ public:
+  using Through::Through;
+  Result<std::optional<Arrived>> receive(std::uint32_t tag) override {
+    if (tag == 0) return below_->receive(0);
+    if (std::exchange(said_, false)) return std::exchange(last_, std::nullopt);
+    if (!last_) {
+      EBB_TRY_ASSIGN(last_, below_->receive(tag));
+    }
+    return std::optional<Arrived>();
+  }
+  std::optional<std::string> gone(Rank) override {
+    said_ = last_.has_value();
+    return said_ ? std::optional<std::string>("its process ended") : std::nullopt;
+  }
+
+ private:
+  std::optional<Arrived> last_;
+  bool said_ = false;
+};
+
+TEST(MessageRanks, WhatARankHadSentBeforeItEndedIsTaken) {
+  on_mailboxes(2, any_message, [](std::unique_ptr<Transport> transport) {
+    const auto ranks = make_message_ranks(std::make_unique<Ended>(std::move(transport)), kPatience);
+    ASSERT_TRUE(ranks) << ranks.error().message;
+    const auto answer = (*ranks)->agree(0);
+    EXPECT_TRUE(answer) << answer.error().message;
   });
 }
 
