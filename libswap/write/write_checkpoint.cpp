@@ -272,6 +272,14 @@ bool is_empty_directory(IoBackend& files, const fs::path& path) {
 }
 
 // Step 1's questions to the disk.
+Result<> check_parent(IoBackend& files, const fs::path& destination) {
+  const fs::path parent = destination.parent_path();
+  EBB_TRY_ASSIGN(const bool there, files.exists(parent));
+  if (there) return {};
+  return Error{Code::io, compose("{}: there is no folder {}", destination.string(), parent.string()),
+               "mkdir -p " + parent.string()};
+}
+
 Result<> check_free(IoBackend& files, const fs::path& destination, Overwrite overwrite) {
   EBB_TRY_ASSIGN(const bool there, files.exists(destination));
   if (there && overwrite == Overwrite::refuse && !is_empty_directory(files, destination))
@@ -378,6 +386,7 @@ Result<WriteReport> write_checkpoint(IoQueue& io, const Checkpoint& content, con
   EBB_TRY(writer.choose_workers());
   if (options.verify == Verify::full)
     EBB_TRY(check_stores_everything(plan, content.catalog(), writer.checked()));
+  EBB_TRY(check_parent(files, target));
   EBB_TRY(remove_stale_temporaries(files, target.parent_path()));
   EBB_TRY(check_free(files, target, options.overwrite));
   std::string identity;
@@ -416,6 +425,7 @@ Becomes becomes(const formats::Format& to, const EmitPlan& plan, const fs::path&
 
 Result<> check_destination(IoQueue& io, const EmitPlan& plan, const fs::path& destination) {
   const fs::path target = with_parent(destination);
+  EBB_TRY(check_parent(io.backend(), target));
   EBB_TRY(check_free(io.backend(), target, Overwrite::refuse));
   EBB_TRY_ASSIGN(const Temporary names, Temporary::reserve(io.backend(), target));
   return check_space(io.backend(), target, plan, names.fresh());

@@ -137,6 +137,15 @@ TEST_F(WriteCheckpoint, LeavesAnExistingDestinationAsItIs) {
   EXPECT_EQ(beside(), std::vector<std::string>{"ckpt"});
 }
 
+TEST_F(WriteCheckpoint, WithoutAFolderToLieInItSaysHowToMakeOne) {
+  const auto report = write_checkpoint(*queue_, source_, plan_, "/out/run/1/ckpt", {});
+  ASSERT_FALSE(report);
+  EXPECT_EQ(report.error().code, Code::io);
+  EXPECT_EQ(report.error().message, "/out/run/1/ckpt: there is no folder /out/run/1");
+  EXPECT_EQ(report.error().hint, "mkdir -p /out/run/1");
+  EXPECT_EQ(beside(), std::vector<std::string>{});
+}
+
 TEST_F(WriteCheckpoint, SaysBothNumbersWhenTheDiskIsTooSmall) {
   disk_ = MemoryDisk::create(20000);
   queue_ = testing::queue_on(disk_);
