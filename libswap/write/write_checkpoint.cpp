@@ -276,7 +276,8 @@ Result<> check_parent(IoBackend& files, const fs::path& destination) {
   const fs::path parent = destination.parent_path();
   EBB_TRY_ASSIGN(const bool there, files.exists(parent));
   if (there) return {};
-  return Error{Code::io, compose("{}: there is no folder {}", destination.string(), parent.string()),
+  return Error{Code::io,
+               compose("{}: there is no folder {}", destination.string(), parent.string()),
                "mkdir -p " + parent.string()};
 }
 
