@@ -17,6 +17,7 @@
 #include <fstream>
 #include <thread>
 
+#include "ebb/formats/core/json_text.h"
 #include "ebb/libswap/sys/errno_error.h"
 #include "ebb/libswap/sys/list_directory.h"
 #include "ebb/libswap/sys/mutex.h"
@@ -119,6 +120,12 @@ Result<> make_room_for_descriptors(std::uint64_t more) {
 Result<> check_may_write(const fs::path& folder) {
   if (::access(folder.c_str(), W_OK | X_OK) == 0) return {};
   return errno_error(errno, "cannot write to " + folder.string());
+}
+
+Error missing_folder(const fs::path& path, const fs::path& folder) {
+  const std::string shown = printable(folder.string());
+  return {Code::io, compose("{}: there is no folder {}", printable(path.string()), shown),
+          "mkdir -p " + shown};
 }
 
 std::uint64_t peak_resident_bytes() {

@@ -38,6 +38,8 @@ Result<std::string> random_digits(std::size_t count);
 Result<> make_room_for_descriptors(std::uint64_t more);
 // Fails with what the kernel says where this process can make no file in the folder.
 Result<> check_may_write(const fs::path& folder);
+// Nothing can be made at `path`: the folder that it would lie in is missing.
+Error missing_folder(const fs::path& path, const fs::path& folder);
 void sleep_for_seconds(double seconds);
 double seconds_since(std::chrono::steady_clock::time_point begin);
 

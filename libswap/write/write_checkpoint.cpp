@@ -276,9 +276,7 @@ Result<> check_parent(IoBackend& files, const fs::path& destination) {
   const fs::path parent = destination.parent_path();
   EBB_TRY_ASSIGN(const bool there, files.exists(parent));
   if (there) return {};
-  return Error{Code::io,
-               compose("{}: there is no folder {}", destination.string(), parent.string()),
-               "mkdir -p " + parent.string()};
+  return missing_folder(destination, parent);
 }
 
 Result<> check_free(IoBackend& files, const fs::path& destination, Overwrite overwrite) {

@@ -2,7 +2,6 @@
 
 #include <system_error>
 
-#include "ebb/formats/core/json_text.h"
 #include "ebb/libswap/sys/process.h"
 
 namespace ebb::tools {
@@ -22,9 +21,7 @@ Result<> check_folder_of(const std::string& path) {
   const fs::path folder = folder_of(trimmed(path));
   std::error_code code;
   if (fs::is_directory(folder, code)) return libswap::check_may_write(folder);
-  const std::string shown = printable(folder.string());
-  return Error{Code::io, compose("{}: there is no folder {}", printable(path), shown),
-               "mkdir -p " + shown};
+  return libswap::missing_folder(path, folder);
 }
 
 }  // namespace ebb::tools
