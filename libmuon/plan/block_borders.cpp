@@ -24,7 +24,7 @@ Result<> check_borders(const ParamSpec& param, const ModelLayout::Part& part, st
 
 Result<> check_block_borders(const ModelSpec& model, const Columns& columns,
                              const ModelLayout& shards) {
-  const std::uint64_t block = columns.block(Visit::prepare);
+  const std::uint64_t block = columns.block(TileKind::momentum);
   for (std::uint32_t i = 0; i < model.params.size(); ++i) {
     if (!is_muon(model, i) || block == 1) continue;
     for (std::size_t number = 0; number < shards.parts(i); ++number) {

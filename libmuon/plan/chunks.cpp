@@ -50,7 +50,7 @@ std::vector<FlatRange> needed(const Item& item, const Leg& leg, FlatRange elems,
   const std::uint64_t end = elems.first + elems.count;
   for (std::uint64_t first = elems.first; first < end; first += tile_elems) {
     const FlatRange tile = {first, std::min(tile_elems, end - first)};
-    if (!item.streaming.needs(leg.visit, leg.pass, tile, item.elems)) continue;
+    if (!item.streaming.needs(leg.action, leg.pass, tile, item.elems)) continue;
     if (!all.empty() && all.back().first + all.back().count == first)
       all.back().count += tile.count;
     else
@@ -111,7 +111,7 @@ void Chunks::take_turns(const StatePlan& plan) {
     prepares.gradients = prepares.updates = finishes.results = finishes.weights = matrices;
   }
   cut_adam(plan.adam_line());
-  for (const ScheduledVisit& visit : plan.schedule()) ++chunks_[plan.turn(visit)].visits_end;
+  for (const Visit& visit : plan.schedule()) ++chunks_[plan.turn(visit)].visits_end;
   for (std::size_t turn = 1; turn < count(); ++turn)
     chunks_[turn].visits_end += chunks_[turn - 1].visits_end;
 }
@@ -172,9 +172,9 @@ void Chunks::drop_idle() {
 
 // Tiles belong to the chunk in which they begin. What several passes need comes once to each chunk.
 void Chunks::cut_leg(const StatePlan& plan, const Line& line, const Item& item, const Leg& leg) {
-  const bool brings = leg.visit != Visit::finish;
+  const bool brings = leg.action != Action::finish;
   if (!brings && !item.streaming.hands_out(leg.pass)) return;
-  const std::uint64_t tile_elems = plan.capacity(brings ? Visit::prepare : Visit::finish);
+  const std::uint64_t tile_elems = plan.capacity(brings ? TileKind::momentum : TileKind::masters);
   const std::uint64_t all = leg.elems.first + leg.elems.count;
   std::uint64_t first = leg.elems.first;
   while (first < all) {
@@ -204,14 +204,14 @@ void Chunks::cut_adam(const AdamLine& line) {
 // AdamW tiles belong to the chunk of the matrix' tile before them; without any matrix, to that of
 // their place.
 void Chunks::cut_schedule(const StatePlan& plan, const Line* own) {
-  const std::vector<ScheduledVisit>& schedule = plan.schedule();
+  const std::vector<Visit>& schedule = plan.schedule();
   for (Chunk& one : chunks_) one.visits_end = schedule.size();
   std::uint64_t chunk = 0;
   for (std::size_t i = 0; i < schedule.size(); ++i) {
     std::uint64_t next = chunk;
     if (own == nullptr)
       next = plan.place(schedule[i]) * count() / plan.adam_line().length();
-    else if (schedule[i].visit != Visit::local)
+    else if (schedule[i].action != Action::local)
       next = own->chunk_at(plan.place(schedule[i]));
     for (; chunk < next; ++chunk) chunks_[chunk].visits_end = i;
   }

@@ -17,14 +17,17 @@ constexpr std::array kFp32OrLess = {DType::f32, DType::bf16, DType::i8};
 
 struct Row {
   std::string_view state;
-  Visit visit;
+  TileKind kind;
   std::span<const DType> dtypes;  // that work; the first is the default
 };
-// States are numbered as they first occur, and are at home with the visits of their first row.
+// States are numbered as they first occur, and are at home with the tiles of their first row.
 constexpr Row kRows[] = {
-    {"master", Visit::finish, kFp32OrHalves}, {"momentum_buffer", Visit::prepare, kFp32OrLess},
-    {"master", Visit::local, kFp32OrHalves},  {"exp_avg", Visit::local, kFp32},
-    {"exp_avg_sq", Visit::local, kFp32},      {"second_momentum_buffer", Visit::normalise, kFp32},
+    {"master", TileKind::masters, kFp32OrHalves},
+    {"momentum_buffer", TileKind::momentum, kFp32OrLess},
+    {"master", TileKind::adam, kFp32OrHalves},
+    {"exp_avg", TileKind::adam, kFp32},
+    {"exp_avg_sq", TileKind::adam, kFp32},
+    {"second_momentum_buffer", TileKind::moments, kFp32},
 };
 
 std::string listed(const std::vector<std::string>& names) {
@@ -73,61 +76,60 @@ Result<Columns> Columns::make(const StateDTypes& dtypes) {
       return Error{Code::unsupported, compose("{} cannot be kept as {}", name, name_of(dtype)),
                    compose("{} may be {}", name, listed(row.dtypes))};
     columns.dtypes_.push_back(dtype);
-    columns.homes_.push_back(row.visit);
+    columns.homes_.push_back(row.kind);
   }
   columns.names_ = state_names();
-  std::array<std::vector<Column>, kVisits.size()> scales;
+  std::array<std::vector<Column>, kTileKinds.size()> scales;
   for (const Row& row : kRows) {
     const std::uint32_t state = *state_number(row.state);
     Column column{state, columns.dtypes_[state]};
     if (column.dtype == DType::i8) {
       column.encoding = formats::native::block_encoding(kInt8Block);
-      scales[index_of(row.visit)].push_back(
+      scales[index_of(row.kind)].push_back(
           {static_cast<std::uint32_t>(columns.names_.size()), DType::f32, kInt8Block});
       columns.names_.push_back(compose("{}{}", row.state, formats::native::kScaleOf));
     }
     if (column.dtype == DType::u16) column.encoding = formats::native::kLowHalves;
-    columns.by_visit_[index_of(row.visit)].push_back(column);
+    columns.by_kind_[index_of(row.kind)].push_back(column);
   }
-  for (const Visit visit : kVisits)
-    std::ranges::copy(scales[index_of(visit)],
-                      std::back_inserter(columns.by_visit_[index_of(visit)]));
+  for (const TileKind kind : kTileKinds)
+    std::ranges::copy(scales[index_of(kind)], std::back_inserter(columns.by_kind_[index_of(kind)]));
   if (!columns.in_halves()) return columns;
-  columns.by_visit_[index_of(Visit::keep)].push_back(
+  columns.by_kind_[index_of(TileKind::highs)].push_back(
       {static_cast<std::uint32_t>(columns.names_.size()), DType::bf16});
   columns.names_.emplace_back(formats::native::kHighHalves);
   return columns;
 }
 
-std::uint64_t Columns::block(Visit visit) const {
+std::uint64_t Columns::block(TileKind kind) const {
   std::uint64_t most = 1;
-  for (const Column& column : of(visit)) most = std::max(most, column.block);
+  for (const Column& column : of(kind)) most = std::max(most, column.block);
   return most;
 }
 
-std::optional<std::size_t> Columns::find(Visit visit, std::uint32_t state) const {
-  const auto found = std::ranges::find(of(visit), state, &Column::state);
-  if (found == of(visit).end()) return std::nullopt;
-  return static_cast<std::size_t>(found - of(visit).begin());
+std::optional<std::size_t> Columns::find(TileKind kind, std::uint32_t state) const {
+  const auto found = std::ranges::find(of(kind), state, &Column::state);
+  if (found == of(kind).end()) return std::nullopt;
+  return static_cast<std::size_t>(found - of(kind).begin());
 }
 
-std::uint64_t Columns::capacity(Visit visit, std::uint64_t tile_bytes) const {
-  if (of(visit).empty()) return 0;
+std::uint64_t Columns::capacity(TileKind kind, std::uint64_t tile_bytes) const {
+  if (of(kind).empty()) return 0;
   std::uint64_t least = kAlign;
-  for (const Column& column : of(visit))
+  for (const Column& column : of(kind))
     least = std::min<std::uint64_t>(least, bytes_of(column.dtype));
   // Elements: no column of a multiple needs padding, none of it has a part of a block.
-  const std::uint64_t whole = std::max(kAlign / least, block(visit));
+  const std::uint64_t whole = std::max(kAlign / least, block(kind));
   std::uint64_t bytes = 0;  // of so many
-  for (const Column& column : of(visit)) bytes += whole / column.block * bytes_of(column.dtype);
+  for (const Column& column : of(kind)) bytes += whole / column.block * bytes_of(column.dtype);
   return tile_bytes / bytes * whole;
 }
 
-std::vector<std::uint64_t> Columns::offsets(Visit visit, std::uint64_t count,
+std::vector<std::uint64_t> Columns::offsets(TileKind kind, std::uint64_t count,
                                             std::uint64_t blocks) const {
   std::vector<std::uint64_t> offsets;
   std::uint64_t end = 0;
-  for (const Column& column : of(visit)) {
+  for (const Column& column : of(kind)) {
     offsets.push_back(formats::align_up(end, kAlign));
     end = offsets.back() + (column.in_blocks() ? blocks : count) * bytes_of(column.dtype);
   }

@@ -1,5 +1,5 @@
 // Columns: the states that an engine keeps, as a table of what each is called, what it is stored
-// as and which visit of a step uses it. What lays, fills, pages, transfers and describes state goes
+// as and which kind of tile holds it. What lays, fills, pages, transfers and describes state goes
 // by the table: another state is another row. Values, the same on all ranks.
 #pragma once
 
@@ -16,22 +16,17 @@
 
 namespace ebb::libmuon {
 
-// What a step does at a visit to a tile. A tile holds the states of one kind of visit.
-enum class Visit : std::uint8_t {
-  prepare,    // makes the update of a matrix
-  finish,     // applies it
-  local,      // makes and applies one of its own
-  normalise,  // between the first two: by second moments
-  keep,      // none of a step's: before a cut, what masters in halves have in the trainer's weights
-  decay,     // before all of them: reads what the second changes, for the first; no tile of its own
-  lend,      // in Placement::shard: reads what normalise writes back, for who computes the matrix
-  again,     // behind the first, of its tiles: makes the same update again (Streaming)
-  hand_out,  // instead of the second where the trainer keeps the masters; to no tile at all
+// What a tile is of. Their numbers are in digests of what is stored.
+enum class TileKind : std::uint8_t {
+  momentum,  // of matrices
+  masters,   // of matrices
+  adam,      // all that AdamW keeps of its elements
+  moments,   // second ones of matrices
+  highs,     // halves of masters that the trainer has: no step visits them, a snapshot writes them
 };
-// Of which there are tiles.
-inline constexpr std::array kVisits = {Visit::prepare, Visit::finish, Visit::local,
-                                       Visit::normalise, Visit::keep};
-constexpr std::size_t index_of(Visit visit) { return static_cast<std::size_t>(visit); }
+inline constexpr std::array kTileKinds = {TileKind::momentum, TileKind::masters, TileKind::adam,
+                                          TileKind::moments, TileKind::highs};
+constexpr std::size_t index_of(TileKind kind) { return static_cast<std::size_t>(kind); }
 
 // Names that other formats know, by number: those of Manifest::states.
 std::vector<std::string> state_names();
@@ -59,8 +54,8 @@ using StateDTypes = std::map<std::string, DType, std::less<>>;  // by state name
 class Columns {
  public:
   // What is not named is fp32. Code::unsupported names the state, the dtype and those that work.
-  // A state in i8 has its scales in a column of their own, behind the others of its visits. Masters
-  // in u16 are low halves; the high ones, the trainer's weights, are a column of Visit::keep.
+  // A state in i8 has its scales in a column of their own, behind the others of its tiles. Masters
+  // in u16 are low halves; the high ones, the trainer's weights, are a column of TileKind::highs.
   static Result<Columns> make(const StateDTypes& dtypes);
 
   // Of all columns: state_names(), the scales of those in blocks, the high halves of masters.
@@ -71,29 +66,30 @@ class Columns {
     return state == kMaster || (in_halves() && state + 1 == names_.size());
   }
   bool in_halves() const { return dtypes_[kMaster] == DType::u16; }  // the masters
-  // The most elements that have one value of a column between them: a tile of such visits cuts
+  // The most elements that have one value of a column between them: a tile of that kind cuts
   // parameters at multiples of so many.
-  std::uint64_t block(Visit visit) const;
-  // Those of a tile of such visits: one behind the other in this order, and kernels' arguments.
-  std::span<const Column> of(Visit visit) const { return by_visit_[index_of(visit)]; }
+  std::uint64_t block(TileKind kind) const;
+  // Those of such a tile: one behind the other in this order, and kernels' arguments.
+  std::span<const Column> of(TileKind kind) const { return by_kind_[index_of(kind)]; }
   // Which of them keeps the state, if one does.
-  std::optional<std::size_t> find(Visit visit, std::uint32_t state) const;
-  // The kind of visit whose tiles are at home where the state is said to be.
-  Visit home(std::uint32_t state) const { return homes_[state]; }
+  std::optional<std::size_t> find(TileKind kind, std::uint32_t state) const;
+  // The kind of tile that is at home where the state is said to be.
+  TileKind home(std::uint32_t state) const { return homes_[state]; }
 
   // The most elements, each of all its columns, that such a tile holds: as many whole blocks. 0:
   // there are no such tiles.
-  std::uint64_t capacity(Visit visit, std::uint64_t tile_bytes) const;
+  std::uint64_t capacity(TileKind kind, std::uint64_t tile_bytes) const;
   // Where the columns of a tile of `count` elements in so many blocks begin in it; bytes.
-  std::vector<std::uint64_t> offsets(Visit visit, std::uint64_t count, std::uint64_t blocks) const;
+  std::vector<std::uint64_t> offsets(TileKind kind, std::uint64_t count,
+                                     std::uint64_t blocks) const;
 
  private:
   Columns() = default;
 
   std::vector<std::string> names_;
-  std::vector<DType> dtypes_;  // by state
-  std::vector<Visit> homes_;   // by state
-  std::array<std::vector<Column>, kVisits.size()> by_visit_;
+  std::vector<DType> dtypes_;    // by state
+  std::vector<TileKind> homes_;  // by state
+  std::array<std::vector<Column>, kTileKinds.size()> by_kind_;
 };
 
 }  // namespace ebb::libmuon

@@ -87,17 +87,17 @@ OwnerOrder::OwnerOrder(std::span<const Item> items, std::uint64_t most_room, con
 
 std::vector<Leg> OwnerOrder::legs(const Item& item, std::size_t number) const {
   if (const auto found = streamed_.find(number); found != streamed_.end()) return found->second;
-  return {{Visit::prepare, 1, {0, item.elems}, momentum_[number]},
-          {Visit::finish, 1, {0, item.elems}, masters_[number]}};
+  return {{Action::prepare, 1, {0, item.elems}, momentum_[number]},
+          {Action::finish, 1, {0, item.elems}, masters_[number]}};
 }
 
-std::uint64_t OwnerOrder::place(std::size_t item, Visit visit, std::uint32_t pass,
+std::uint64_t OwnerOrder::place(std::size_t item, Action action, std::uint32_t pass,
                                 std::uint64_t element) const {
   const auto found = streamed_.find(item);
   if (found == streamed_.end())
-    return (visit == Visit::prepare ? momentum_ : masters_)[item] + element;
+    return (action == Action::prepare ? momentum_ : masters_)[item] + element;
   for (const Leg& leg : found->second)
-    if (leg.visit == visit && leg.pass == pass && element >= leg.elems.first &&
+    if (leg.action == action && leg.pass == pass && element >= leg.elems.first &&
         element < leg.elems.first + leg.elems.count)
       return leg.place + element - leg.elems.first;
   EBB_CHECK(false);

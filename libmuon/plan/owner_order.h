@@ -92,8 +92,8 @@ class OwnerOrder {
   std::uint64_t length() const { return length_; }
   // Of an item of those that it was made for, in order.
   std::vector<Leg> legs(const Item& item, std::size_t number) const;
-  // Where on the line the element of a leg of that kind is.
-  std::uint64_t place(std::size_t item, Visit visit, std::uint32_t pass,
+  // Where on the line the element of a leg of that action is.
+  std::uint64_t place(std::size_t item, Action action, std::uint32_t pass,
                       std::uint64_t element) const;
 
   // Elements of all updates that are under way at once, and where an item's lies among them.

@@ -53,12 +53,12 @@ class ShardOrder {
 
   std::size_t turns() const { return chunks_.empty() ? 1 : 2 * chunks_.size() + kTurnsBetween - 1; }
   std::size_t chunk_of(std::size_t bundle) const { return chunk_of_[bundle]; }
-  // Of a bundle's momentum (prepare) or masters (finish).
-  std::size_t turn_of(std::size_t bundle, Visit visit) const {
-    return turn_of_chunk(chunk_of_[bundle], visit);
+  // When a bundle's momentum or masters move: tiles of that kind are visited.
+  std::size_t turn_of(std::size_t bundle, TileKind kind) const {
+    return turn_of_chunk(chunk_of_[bundle], kind);
   }
-  static std::size_t turn_of_chunk(std::size_t chunk, Visit visit) {
-    return 2 * chunk + (visit == Visit::prepare ? 0 : kTurnsBetween);
+  static std::size_t turn_of_chunk(std::size_t chunk, TileKind kind) {
+    return 2 * chunk + (kind == TileKind::momentum ? 0 : kTurnsBetween);
   }
 
  private:

@@ -7,13 +7,13 @@ namespace {
 
 // fp32 adds nothing: stores that knew nothing else have the same digest.
 void add_dtypes(const ModelSpec& model, const Columns& columns, formats::Digest& digest) {
-  for (const Visit visit : kVisits) {
+  for (const TileKind kind : kTileKinds) {
     bool used = false;
     for (std::uint32_t i = 0; i < model.params.size(); ++i)
-      used = used || has_visits(model, i, visit);
-    for (const Column& column : columns.of(visit)) {
+      used = used || has_tiles(model, i, kind);
+    for (const Column& column : columns.of(kind)) {
       if (!used || column.dtype == DType::f32) continue;
-      digest.add(index_of(visit));
+      digest.add(index_of(kind));
       digest.add(column.state);
       digest.add(static_cast<std::uint64_t>(column.dtype));
     }

@@ -66,9 +66,9 @@ Result<> check_tiles(const StatePlan& plan) {
   for (const Item& item : plan.items()) {
     const bool muon = plan.muon(item.parts.front().param);
     const std::uint64_t least =
-        std::min(plan.capacity(Visit::prepare), plan.capacity(Visit::finish));
+        std::min(plan.capacity(TileKind::momentum), plan.capacity(TileKind::masters));
     tiles += muon ? 2 * formats::div_ceil(item.elems, least)
-                  : formats::div_ceil(item.elems, plan.capacity(Visit::local));
+                  : formats::div_ceil(item.elems, plan.capacity(TileKind::adam));
   }
   return formats::native::check_tiles(tiles, plan.tile_bytes());
 }
@@ -91,12 +91,13 @@ bool decays(const ModelSpec& model, const Item& item) {
 
 }  // namespace
 
-bool has_visits(const ModelSpec& model, std::uint32_t param, Visit visit) {
-  if (visit == Visit::keep) return true;
-  if (visit == Visit::normalise)
+bool has_tiles(const ModelSpec& model, std::uint32_t param, TileKind kind) {
+  if (kind == TileKind::highs) return true;
+  if (kind == TileKind::moments)
     return is_muon(model, param) && muon_spec(model, param).second_moment != SecondMoment::none;
-  if (visit == Visit::finish) return is_muon(model, param) && out_of(model, param) == Out::weights;
-  return is_muon(model, param) == (visit != Visit::local);
+  if (kind == TileKind::masters)
+    return is_muon(model, param) && out_of(model, param) == Out::weights;
+  return is_muon(model, param) == (kind != TileKind::adam);
 }
 
 Result<StatePlan> StatePlan::make(const ModelSpec& model, const PartitionSpec& partition,
@@ -162,14 +163,14 @@ Result<> StatePlan::lay_out(const ModelSpec& model, const PartitionSpec& partiti
 
 std::uint64_t StatePlan::tile_elems() const {
   std::uint64_t most = 0;
-  for (const Visit visit : kVisits) most = std::max(most, capacity(visit));
+  for (const TileKind kind : kTileKinds) most = std::max(most, capacity(kind));
   return most;
 }
 
 ItemPacker::Room StatePlan::item_room() const {
-  return {.elems = std::max(capacity(Visit::prepare), capacity(Visit::finish)),
-          .block = columns_.block(Visit::prepare),
-          .moments = capacity(Visit::normalise)};
+  return {.elems = std::max(capacity(TileKind::momentum), capacity(TileKind::masters)),
+          .block = columns_.block(TileKind::momentum),
+          .moments = capacity(TileKind::moments)};
 }
 
 Result<> StatePlan::lay_matrices(const ModelSpec& model) {
@@ -177,7 +178,7 @@ Result<> StatePlan::lay_matrices(const ModelSpec& model) {
   owners.policy = Policy::layer_wise;
   owners.mesh.shard_world = gradients_->layout(0).spec().mesh.world();
   const std::vector<OwnedRun> owned =
-      choose_owners(model, {*gradients_, *weights_}, columns_.block(Visit::prepare));
+      choose_owners(model, {*gradients_, *weights_}, columns_.block(TileKind::momentum));
   std::vector<Shape> shapes;
   std::vector<Transit> runs;
   owners.owners.reserve(owned.size());
@@ -227,7 +228,7 @@ bool StatePlan::in_place(std::uint32_t param, std::uint64_t element,
 }
 
 Result<> StatePlan::find_wholes(const ModelSpec& model) {
-  const std::uint64_t block = columns_.block(Visit::prepare);
+  const std::uint64_t block = columns_.block(TileKind::momentum);
   const auto number = [&] { return static_cast<std::uint32_t>(wholes_.size()); };
   first_whole_.reserve(muon_.size() + 1);
   wholes_.reserve(muon_.size());  // most are one
@@ -243,10 +244,10 @@ Result<> StatePlan::find_wholes(const ModelSpec& model) {
       most = std::max(most, wholes_.back().moments);
       if (computes(param, range.first)) flops_ += flops;
     }
-    if (most > capacity(Visit::normalise))
+    if (most > capacity(TileKind::moments))
       return Error{Code::unsupported,
                    compose("parameter {}: a matrix of {} second moments, where a tile holds {}",
-                           model.params[param].name, most, capacity(Visit::normalise)),
+                           model.params[param].name, most, capacity(TileKind::moments)),
                    "give larger tiles"};
   }
   first_whole_.push_back(number());
@@ -269,15 +270,15 @@ Streaming StatePlan::streaming_of(const ModelSpec& model, std::uint32_t param,
 // one strip.
 bool StatePlan::comes_in_strips(const MuonSpec& spec, const Block& matrix) const {
   return spec.out == Out::weights && !columns_.in_halves() &&
-         matrix.cols % columns_.block(Visit::prepare) == 0;
+         matrix.cols % columns_.block(TileKind::momentum) == 0;
 }
 
 void StatePlan::find_derived(const ModelSpec& model) {
   for (std::uint32_t param = 0; param < muon_.size(); ++param)
-    if (has_visits(model, param, Visit::normalise))
+    if (has_tiles(model, param, TileKind::moments))
       derived_.push_back({Derived::Of::moments, param,
                           moments_shape(muon_spec(model, param), model.params[param].shape)});
-  const std::uint64_t block = columns_.block(Visit::prepare);
+  const std::uint64_t block = columns_.block(TileKind::momentum);
   for (std::uint32_t param = 0; param < muon_.size(); ++param)
     if (muon_[param] && block > 1)
       derived_.push_back({Derived::Of::scales, param, {formats::div_ceil(elems(param), block)}});
@@ -367,7 +368,7 @@ void StatePlan::add_adam_item(const ModelSpec& model) {
   if (item.elems > 0) items_.push_back(std::move(item));
 }
 
-FlatRange StatePlan::moments_of(const ModelSpec& model, const ScheduledVisit& visit,
+FlatRange StatePlan::moments_of(const ModelSpec& model, const Visit& visit,
                                 const ItemBatch& batch) const {
   const FlatRange own =
       libmuon::moments_of(muon_spec(model, batch.param), model.params[batch.param].shape,

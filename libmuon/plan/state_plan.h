@@ -22,36 +22,21 @@
 #include "ebb/libmuon/plan/model_layout.h"
 #include "ebb/libmuon/plan/owner_order.h"
 #include "ebb/libmuon/plan/shard_order.h"
+#include "ebb/libmuon/plan/visit.h"
 
 namespace ebb::libmuon {
 
-// What a tile holds: elements [first, first + count) of its item, in all columns of its visits.
+// What a tile holds: elements [first, first + count) of its item, in all columns of its kind.
 struct TileEntry {
-  Visit visit = Visit::prepare;
+  TileKind kind = TileKind::momentum;
   std::uint32_t item = 0;
   std::uint64_t first = 0;
   std::uint64_t count = 0;
   std::uint32_t first_part = 0;  // of the item: the one that holds `first`
 };
 
-// Whether a step makes such visits for the parameter: then it has the states of their tiles.
-bool has_visits(const ModelSpec& model, std::uint32_t param, Visit visit);
-
-// A visit of a step: to a tile, for an item; to second moments in Placement::shard, for a chunk. A
-// tile of second moments has those of several; one of masters may be visited twice, one that is
-// streamed in each pass. What is handed out without masters has none: there `tile` counts such
-// visits.
-struct ScheduledVisit {
-  std::uint64_t tile = 0;
-  std::uint32_t item = 0;
-  Visit visit = Visit::prepare;
-  std::uint32_t pass = 1;  // over what is streamed
-  bool has_tile() const { return visit != Visit::hand_out; }
-  // Whether the tile is not what it was behind it.
-  bool changes() const {
-    return has_tile() && visit != Visit::decay && visit != Visit::again && visit != Visit::lend;
-  }
-};
+// Whether the parameter has such tiles, and with them their states.
+bool has_tiles(const ModelSpec& model, std::uint32_t param, TileKind kind);
 
 // No update is as large.
 inline constexpr std::uint64_t kNothingStreamed = ~std::uint64_t{0};
@@ -72,11 +57,13 @@ class StatePlan {
   std::uint32_t world() const { return owners().spec().mesh.world(); }
   std::uint64_t tile_bytes() const { return tile_bytes_; }
   const Columns& columns() const { return columns_; }
-  // The most elements of a tile of such visits, of any tile, and of several matrices in an item.
-  std::uint64_t capacity(Visit visit) const { return columns_.capacity(visit, tile_bytes_); }
+  // The most elements of such a tile, of any tile, and of several matrices in an item.
+  std::uint64_t capacity(TileKind kind) const { return columns_.capacity(kind, tile_bytes_); }
   std::uint64_t tile_elems() const;
   ItemPacker::Room item_room() const;
-  TileElems item_tiles() const { return {capacity(Visit::prepare), capacity(Visit::finish)}; }
+  TileElems item_tiles() const {
+    return {capacity(TileKind::momentum), capacity(TileKind::masters)};
+  }
   const ModelLayout& gradients() const { return *gradients_; }
   const ModelLayout& weights() const { return *weights_; }
   Placement placement() const { return placement_; }
@@ -123,14 +110,14 @@ class StatePlan {
   const std::vector<Item>& items() const { return items_; }
   const std::vector<TileEntry>& tiles() const { return tiles_; }
   bool holds(const TileEntry& tile, std::uint32_t state) const {
-    return columns_.find(tile.visit, state).has_value();
+    return columns_.find(tile.kind, state).has_value();
   }
   // Whether weights are handed out of such a tile alone.
   bool has_weights(const TileEntry& tile) const {
-    return columns_.in_halves() ? tile.visit == Visit::keep : holds(tile, kMaster);
+    return columns_.in_halves() ? tile.kind == TileKind::highs : holds(tile, kMaster);
   }
   // Whether these leave in a visit that moves masters.
-  bool hands_out(const ScheduledVisit& visit) const {
+  bool hands_out(const Visit& visit) const {
     return items_[visit.item].streaming.hands_out(visit.pass);
   }
   // Of this rank's matrices, which are the first of items(); of none in Placement::shard.
@@ -142,18 +129,17 @@ class StatePlan {
   // The visits of one step, in that order: those of matrices by their place on the line of order(),
   // AdamW's by that on a line of adam_line().length(), which keeps step with it. In
   // Placement::shard both by their turn.
-  const std::vector<ScheduledVisit>& schedule() const { return schedule_; }
+  const std::vector<Visit>& schedule() const { return schedule_; }
   // The tile of a visit; where there is none, what one of masters would hold.
-  const TileEntry& entry(const ScheduledVisit& visit) const {
+  const TileEntry& entry(const Visit& visit) const {
     return (visit.has_tile() ? tiles_ : hand_outs_)[visit.tile];
   }
   // Where a visit is on its line. REQUIRES: Placement::owner, or AdamW's.
-  std::uint64_t place(const ScheduledVisit& visit) const;
+  std::uint64_t place(const Visit& visit) const;
   // REQUIRES: Placement::shard.
-  std::size_t turn(const ScheduledVisit& visit) const;
+  std::size_t turn(const Visit& visit) const;
   // Where a batch's second moments lie in their tile; count 0 if it has none.
-  FlatRange moments_of(const ModelSpec& model, const ScheduledVisit& visit,
-                       const ItemBatch& batch) const;
+  FlatRange moments_of(const ModelSpec& model, const Visit& visit, const ItemBatch& batch) const;
 
   // The parts of a tile: (part, its range inside the parameter, where it begins in the tile).
   struct Span {
@@ -209,13 +195,13 @@ class StatePlan {
   void add_shards(const ModelSpec& model);
   void add_adam_item(const ModelSpec& model);
   void lay_tiles();
-  void cut(std::vector<TileEntry>& into, Visit visit, std::uint32_t item) const;
+  void cut(std::vector<TileEntry>& into, TileKind kind, std::uint32_t item) const;
   std::vector<TileEntry> moments_tiles() const;
   std::uint64_t blocks_in(const TileEntry& tile) const;
   std::uint32_t number_of(std::uint32_t param, Derived::Of of) const;
-  std::vector<ScheduledVisit> visits_to(std::uint64_t tile) const;
-  std::vector<ScheduledVisit> visits_to_moments(std::uint64_t tile) const;
-  std::vector<ScheduledVisit> lending_visits(std::uint64_t tile) const;
+  std::vector<Visit> visits_to(std::uint64_t tile) const;
+  std::vector<Visit> visits_to_moments(std::uint64_t tile) const;
+  std::vector<Visit> lending_visits(std::uint64_t tile) const;
   void order_visits();
   void order_turns();
 
@@ -243,7 +229,7 @@ class StatePlan {
   std::optional<AdamLine> adam_line_;
   std::vector<TileEntry> tiles_;
   std::vector<TileEntry> hand_outs_;  // by visit without a tile: what one of masters would hold
-  std::vector<ScheduledVisit> schedule_;
+  std::vector<Visit> schedule_;
   double flops_ = 0;
   std::uint64_t adam_elems_ = 0;
   std::uint64_t digest_ = 0;

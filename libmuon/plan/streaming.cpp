@@ -36,9 +36,9 @@ struct Line {
   std::vector<Leg> legs = {};
 
   // To where they go.
-  std::uint64_t add(Visit visit, std::uint32_t pass, std::uint64_t first, std::uint64_t end) {
+  std::uint64_t add(Action action, std::uint32_t pass, std::uint64_t first, std::uint64_t end) {
     if (end <= first) return first;
-    legs.push_back({visit, pass, {first, end - first}, place});
+    legs.push_back({action, pass, {first, end - first}, place});
     place += end - first;
     return end;
   }
@@ -47,10 +47,10 @@ struct Line {
 void add_strips(const Streaming& streaming, std::uint64_t elems, Line& line) {
   const std::uint32_t before = streaming.passes - streaming.strips();
   for (std::uint32_t strip = 1; strip <= streaming.strips(); ++strip) {
-    line.add(Visit::again, before + strip, 0, elems);
-    if (strip > 1) line.add(Visit::finish, strip - 1, 0, elems);
+    line.add(Action::again, before + strip, 0, elems);
+    if (strip > 1) line.add(Action::finish, strip - 1, 0, elems);
   }
-  line.add(Visit::finish, streaming.strips(), 0, elems);
+  line.add(Action::finish, streaming.strips(), 0, elems);
 }
 
 void add_panels(const Streaming& streaming, std::uint64_t elems, const TileElems& tiles,
@@ -59,12 +59,12 @@ void add_panels(const Streaming& streaming, std::uint64_t elems, const TileElems
   std::uint64_t made = 0, applied = 0;
   const auto apply = [&](std::uint64_t panel) {
     const std::uint64_t end = (panel + 1) * streaming.panel();
-    applied = line.add(Visit::finish, 1, applied,
+    applied = line.add(Action::finish, 1, applied,
                        end >= elems ? elems : end / tiles.masters * tiles.masters);
   };
   for (std::uint64_t panel = 0; panel < panels; ++panel) {
     const std::uint64_t reached = align_up((panel + 1) * streaming.panel(), tiles.momentum);
-    made = line.add(Visit::again, streaming.passes, made, std::min(elems, reached));
+    made = line.add(Action::again, streaming.passes, made, std::min(elems, reached));
     if (panel > 0) apply(panel - 1);
   }
   apply(panels - 1);
@@ -78,10 +78,11 @@ Slice Streaming::strip_made_in(std::uint32_t pass, std::uint64_t elems) const {
   return {first, width, cols, elems / cols * width};
 }
 
-bool Streaming::needs(Visit visit, std::uint32_t pass, FlatRange some, std::uint64_t elems) const {
-  if (!wide() || visit == Visit::prepare || (visit == Visit::finish && hands_out(pass)))
+bool Streaming::needs(Action action, std::uint32_t pass, FlatRange some,
+                      std::uint64_t elems) const {
+  if (!wide() || action == Action::prepare || (action == Action::finish && hands_out(pass)))
     return true;
-  return strip_made_in(made_in(visit, pass), elems).local(some).count > 0;
+  return strip_made_in(made_in(action, pass), elems).local(some).count > 0;
 }
 
 Streaming streaming_of(std::uint32_t passes, const Block& matrix, const TileElems& tiles,
@@ -99,7 +100,7 @@ std::vector<Leg> legs_of(const Streaming& streaming, std::uint64_t elems, const 
   Line line{place};
   const std::uint32_t last = streaming.wide() ? streaming.strips() : 1;  // passes for O
   for (std::uint32_t pass = 1; pass + last <= streaming.passes; ++pass)
-    line.add(pass == 1 ? Visit::prepare : Visit::again, pass, 0, elems);
+    line.add(pass == 1 ? Action::prepare : Action::again, pass, 0, elems);
   if (streaming.wide())
     add_strips(streaming, elems, line);
   else

@@ -20,6 +20,7 @@
 #include "ebb/libmuon/kernels/products.h"
 #include "ebb/libmuon/plan/columns.h"
 #include "ebb/libmuon/plan/slice.h"
+#include "ebb/libmuon/plan/visit.h"
 #include "ebb/libmuon/spec/blocks.h"
 
 namespace ebb::libmuon {
@@ -43,30 +44,30 @@ struct Streaming {
   std::uint64_t panel() const { return units * kSumUnit; }  // elements: of whole rows, or a strip
   std::uint64_t ring() const { return (wide() ? kStripsAtOnce : kPanels) * panel(); }
 
-  // Over what such visits come to first.
-  std::uint32_t passes_over(Visit visit) const {
-    return visit == Visit::prepare ? passes : visit == Visit::finish ? strips() : 0;
+  // Over such tiles.
+  std::uint32_t passes_over(TileKind kind) const {
+    return kind == TileKind::momentum ? passes : kind == TileKind::masters ? strips() : 0;
   }
-  // Of a wide one. In which pass the strip was made that a visit makes or applies: masters have a
+  // Of a wide one. In which pass the strip was made that an action makes or applies: masters have a
   // pass for each strip, from 1 on.
-  std::uint32_t made_in(Visit visit, std::uint32_t pass) const {
-    return visit == Visit::finish ? passes - strips() + pass : pass;
+  std::uint32_t made_in(Action action, std::uint32_t pass) const {
+    return action == Action::finish ? passes - strips() + pass : pass;
   }
   // Behind the first pass: which strip is made in one, and how many passes over all were before.
   std::uint32_t strip(std::uint32_t pass) const { return (pass - 2) % strips(); }
   std::uint32_t rounds_before(std::uint32_t pass) const { return (pass - 2) / strips(); }
   // That strip, of a matrix of so many elements.
   Slice strip_made_in(std::uint32_t pass, std::uint64_t elems) const;
-  // Whether such a visit has anything to do with these elements of the matrix.
-  bool needs(Visit visit, std::uint32_t pass, FlatRange some, std::uint64_t elems) const;
+  // Whether the action has anything to do with these elements of the matrix.
+  bool needs(Action action, std::uint32_t pass, FlatRange some, std::uint64_t elems) const;
   // Whether masters are handed out in this pass over them.
   bool hands_out(std::uint32_t pass) const { return !wide() || pass == strips(); }
 };
 
-// A part of what a step does with an item: visits of that kind to tiles of such elements, which
+// A part of what a step does with an item: that action on tiles of such elements, which
 // begin at a place on the line of OwnerOrder.
 struct Leg {
-  Visit visit = Visit::prepare;
+  Action action = Action::prepare;
   std::uint32_t pass = 1;
   FlatRange elems;
   std::uint64_t place = 0;

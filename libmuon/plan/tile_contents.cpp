@@ -10,7 +10,7 @@ using formats::native::Segment;
 
 std::vector<StatePlan::Span> StatePlan::spans(const TileEntry& tile) const {
   std::vector<Span> spans;
-  const std::uint64_t block = columns_.block(tile.visit);
+  const std::uint64_t block = columns_.block(tile.kind);
   std::uint64_t blocks = 0;
   for (const ItemPart& part :
        parts_of(items_[tile.item], {tile.first, tile.count}, tile.first_part)) {
@@ -27,7 +27,7 @@ FlatRange StatePlan::elems_of(const Span& span, const Column& column) {
 }
 
 std::uint64_t StatePlan::blocks_in(const TileEntry& tile) const {
-  const std::uint64_t block = columns_.block(tile.visit);
+  const std::uint64_t block = columns_.block(tile.kind);
   if (block == 1) return tile.count;
   const Span last = spans(tile).back();
   return last.tile_block + formats::div_ceil(last.range.count, block);
@@ -35,10 +35,10 @@ std::uint64_t StatePlan::blocks_in(const TileEntry& tile) const {
 
 std::vector<StatePlan::Extent> StatePlan::columns_in(const TileEntry& tile) const {
   const std::uint64_t blocks = blocks_in(tile);
-  const auto offsets = columns_.offsets(tile.visit, tile.count, blocks);
+  const auto offsets = columns_.offsets(tile.kind, tile.count, blocks);
   std::vector<Extent> extents;
   for (std::size_t i = 0; i < offsets.size(); ++i) {
-    const Column& column = columns_.of(tile.visit)[i];
+    const Column& column = columns_.of(tile.kind)[i];
     extents.push_back({column, offsets[i], column.in_blocks() ? blocks : tile.count});
   }
   return extents;
@@ -54,7 +54,7 @@ std::vector<Segment> StatePlan::segments(const TileEntry& tile) const {
   std::vector<Segment> segments;
   const auto number = [&](std::uint32_t param, const Column& column) {
     if (column.in_blocks()) return number_of(param, Derived::Of::scales);
-    return tile.visit == Visit::normalise ? number_of(param, Derived::Of::moments) : param;
+    return tile.kind == TileKind::moments ? number_of(param, Derived::Of::moments) : param;
   };
   for (const auto& [column, offset, elems] : columns_in(tile))
     for (const Span& span : spans(tile)) {
@@ -73,7 +73,7 @@ std::vector<Segment> StatePlan::segments(const TileEntry& tile) const {
 std::uint64_t StatePlan::state_bytes() const {
   std::uint64_t bytes = 0;
   for (const TileEntry& tile : tiles_) {
-    if (tile.visit == Visit::keep) continue;
+    if (tile.kind == TileKind::highs) continue;
     for (const Extent& extent : columns_in(tile))
       bytes += extent.elems * bytes_of(extent.column.dtype);
   }

@@ -74,7 +74,7 @@ Result<> check_accelerator(const EngineConfig& config, const Columns& columns) {
                  compose("{} does not take master as {}", config.accelerator->device().name(),
                          formats::name_of(columns.dtype(kMaster))),
                  "keep it in fp32, or compute on the host"};
-  const DType dtype = columns.of(Visit::prepare).front().dtype;
+  const DType dtype = columns.of(TileKind::momentum).front().dtype;
   if (config.accelerator->takes_momentum_in(dtype)) return {};
   return Error{Code::unsupported,
                compose("{} does not take momentum_buffer as {}",

@@ -13,23 +13,23 @@ using libswap::Homes;
 using libswap::Tier;
 using libswap::TileBudget;
 
-// By kind of visit; empty: as the budget goes.
-using Chosen = std::array<std::optional<Tier>, kVisits.size()>;
+// By kind of tile; empty: as the budget goes.
+using Chosen = std::array<std::optional<Tier>, kTileKinds.size()>;
 
 Result<Chosen> chosen(const EngineConfig& config, const Columns& columns) {
   Chosen chosen;
-  std::array<std::string_view, kVisits.size()> by;  // the state that chose
+  std::array<std::string_view, kTileKinds.size()> by;  // the state that chose
   for (const auto& [state, asked] : config.tiers) {
     EBB_TRY_ASSIGN(const std::uint32_t number, state_named(state, "a tier"));
     const bool elsewhere = asked != Tier::device || config.accelerator != nullptr;
     const Tier tier = elsewhere ? asked : Tier::host;
-    const std::size_t visit = index_of(columns.home(number));
-    if (chosen[visit].value_or(tier) != tier)
+    const std::size_t kind = index_of(columns.home(number));
+    if (chosen[kind].value_or(tier) != tier)
       return Error{Code::usage,
-                   compose("{} and {} are given two tiers; they lie in one tile", by[visit], state),
+                   compose("{} and {} are given two tiers; they lie in one tile", by[kind], state),
                    "give both the same"};
-    chosen[visit] = tier;
-    by[visit] = state;
+    chosen[kind] = tier;
+    by[kind] = state;
   }
   return chosen;
 }
@@ -53,13 +53,13 @@ Sorted sort(const StatePlan& plan, const Chosen& chosen) {
   Sorted sorted;
   sorted.homes.tiles.assign(plan.tiles().size(), Tier::nvme);
   std::vector<std::uint64_t> visits(plan.tiles().size());
-  for (const ScheduledVisit& visit : plan.schedule())
+  for (const Visit& visit : plan.schedule())
     if (visit.has_tile()) ++visits[visit.tile];
-  for (const ScheduledVisit& visit : plan.schedule()) {
+  for (const Visit& visit : plan.schedule()) {
     if (!visit.has_tile()) continue;
     const std::uint64_t often = std::exchange(visits[visit.tile], 0);
     if (often == 0) continue;  // its first visit has placed it
-    if (const auto& tier = chosen[index_of(plan.tiles()[visit.tile].visit)])
+    if (const auto& tier = chosen[index_of(plan.tiles()[visit.tile].kind)])
       sorted.homes.tiles[visit.tile] = *tier;
     else
       sorted.open[often].push_back(visit.tile);

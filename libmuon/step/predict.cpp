@@ -15,7 +15,7 @@ struct Paged {
 
 Paged paged_tiles(const StatePlan& plan, const libswap::Homes& homes) {
   Paged paged;
-  for (const ScheduledVisit& visit : plan.schedule()) {
+  for (const Visit& visit : plan.schedule()) {
     if (!visit.has_tile() || homes.tiles[visit.tile] != libswap::Tier::nvme) continue;
     ++paged.read;
     if (visit.changes()) ++paged.written;
@@ -24,7 +24,7 @@ Paged paged_tiles(const StatePlan& plan, const libswap::Homes& homes) {
     if (homes.tiles[tile] != libswap::Tier::nvme) continue;
     const TileEntry& entry = plan.tiles()[tile];
     if (plan.has_weights(entry)) ++paged.with_weights;
-    if (entry.visit == Visit::keep) ++paged.kept;
+    if (entry.kind == TileKind::highs) ++paged.kept;
   }
   return paged;
 }

@@ -16,8 +16,8 @@ namespace {
 // Whether the parameter has the state, in tiles of some rank.
 bool has_state(const EngineConfig& config, const Columns& columns, std::uint32_t param,
                std::uint32_t state) {
-  return std::ranges::any_of(kVisits, [&](Visit visit) {
-    return has_visits(config.model, param, visit) && columns.find(visit, state).has_value();
+  return std::ranges::any_of(kTileKinds, [&](TileKind kind) {
+    return has_tiles(config.model, param, kind) && columns.find(kind, state).has_value();
   });
 }
 
@@ -40,7 +40,7 @@ Result<std::uint32_t> Engine::Impl::can_copy(const StateBuffers& some) const {
   EBB_TRY_ASSIGN(const std::uint32_t number, state_named(state, "a buffer"));
   const StatePlan& plan = setup.plan();
   const EngineConfig& config = setup.config;
-  if (plan.columns().home(number) == Visit::normalise)
+  if (plan.columns().home(number) == TileKind::moments)
     return Error{Code::unsupported,
                  compose("{} has a shape of its own and is not copied by name", state),
                  "a snapshot has it: open_export()"};

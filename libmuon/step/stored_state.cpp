@@ -21,10 +21,10 @@ using StateNames = std::vector<std::string>;
 constexpr std::uint64_t kReadAtOnce = 64u << 10;  // elements that become codes, or halves
 
 // Those of the tiles of such visits, without the weights. Scales are none of their own.
-StateNames states_of(const Columns& columns, Visit visit) {
+StateNames states_of(const Columns& columns, TileKind kind) {
   const StateNames names = state_names();
   StateNames found;
-  for (const Column& column : columns.of(visit))
+  for (const Column& column : columns.of(kind))
     if (column.state != kMaster && !column.in_blocks()) found.push_back(names[column.state]);
   return found;
 }
@@ -87,9 +87,9 @@ class Comparison {
       : catalog_(catalog),
         model_(model),
         columns_(plan.columns()),
-        muon_states_(states_of(columns_, Visit::prepare)),
-        adam_states_(states_of(columns_, Visit::local)),
-        moment_states_(states_of(columns_, Visit::normalise)),
+        muon_states_(states_of(columns_, TileKind::momentum)),
+        adam_states_(states_of(columns_, TileKind::adam)),
+        moment_states_(states_of(columns_, TileKind::moments)),
         tensors_(catalog) {
     for (const TensorEntry& tensor : catalog.tensors)
       has_moments_ =

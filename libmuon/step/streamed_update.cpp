@@ -53,7 +53,7 @@ std::vector<StreamedUpdate::Piece> StreamedUpdate::in_ring(const FlatRange& elem
   return all;
 }
 
-std::vector<StreamedUpdate::Piece> StreamedUpdate::pieces(const ScheduledVisit& visit,
+std::vector<StreamedUpdate::Piece> StreamedUpdate::pieces(const Visit& visit,
                                                           const FlatRange& elems) const {
   if (!in_strips(visit)) return in_ring(elems);
   const Slice strip = streaming_.strip_made_in(pass_of(visit), elems_);
@@ -69,8 +69,7 @@ std::vector<StreamedUpdate::Piece> StreamedUpdate::pieces(const ScheduledVisit& 
 }
 
 // A tile may hold more than the ring. What comes in strips has a room for each strip.
-std::vector<FlatRange> StreamedUpdate::turns(const ScheduledVisit& visit,
-                                             const FlatRange& elems) const {
+std::vector<FlatRange> StreamedUpdate::turns(const Visit& visit, const FlatRange& elems) const {
   if (in_strips(visit)) return {elems};
   std::vector<FlatRange> all;
   for (std::uint64_t first = elems.first; first < end_of(elems); first += streaming_.ring())
@@ -78,7 +77,7 @@ std::vector<FlatRange> StreamedUpdate::turns(const ScheduledVisit& visit,
   return all;
 }
 
-void StreamedUpdate::settle(const ScheduledVisit& visit, const FlatRange& elems) {
+void StreamedUpdate::settle(const Visit& visit, const FlatRange& elems) {
   if (in_strips(visit)) {
     pool_.help_until(event_of_strip(pass_of(visit)));
     return;
@@ -88,7 +87,7 @@ void StreamedUpdate::settle(const ScheduledVisit& visit, const FlatRange& elems)
     pool_.help_until(event_of(panel));
 }
 
-void StreamedUpdate::made(const ScheduledVisit& visit, const FlatRange& elems) {
+void StreamedUpdate::made(const Visit& visit, const FlatRange& elems) {
   if (visit.pass == 1) {
     for (const Piece& piece : in_ring(elems)) matrix_.add_squares(piece.update.floats());
     return;

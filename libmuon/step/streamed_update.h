@@ -31,25 +31,25 @@ class StreamedUpdate {
     FlatRange elems;  // of the item
     libswap::Buffer update;
   };
-  std::vector<Piece> pieces(const ScheduledVisit& visit, const FlatRange& elems) const;
+  std::vector<Piece> pieces(const Visit& visit, const FlatRange& elems) const;
   // Of a visit's elements, in order, as many at a time as there is room for: each is settled,
   // prepared and made before the next.
-  std::vector<FlatRange> turns(const ScheduledVisit& visit, const FlatRange& elems) const;
+  std::vector<FlatRange> turns(const Visit& visit, const FlatRange& elems) const;
   // Waits until O of the visit's elements is there, or nobody else uses their room.
-  void settle(const ScheduledVisit& visit, const FlatRange& elems);
+  void settle(const Visit& visit, const FlatRange& elems);
   // U of the visit's elements is there: in order, in each pass.
-  void made(const ScheduledVisit& visit, const FlatRange& elems);
+  void made(const Visit& visit, const FlatRange& elems);
 
   static std::uint64_t scratch_bytes(const ModelSpec& model, const Item& item);
 
  private:
   static StreamedMatrix::Panels panels_of(const ModelSpec& model, const Item& item);
-  bool in_strips(const ScheduledVisit& visit) const {
-    return streaming_.wide() && visit.visit != Visit::prepare;
+  bool in_strips(const Visit& visit) const {
+    return streaming_.wide() && visit.action != Action::prepare;
   }
   // Of a strip.
-  std::uint32_t pass_of(const ScheduledVisit& visit) const {
-    return streaming_.made_in(visit.visit, visit.pass);
+  std::uint32_t pass_of(const Visit& visit) const {
+    return streaming_.made_in(visit.action, visit.pass);
   }
   libswap::Buffer room_of_strip(std::uint32_t pass) const;
   std::vector<Piece> in_ring(const FlatRange& elems) const;

@@ -18,7 +18,7 @@ namespace {
 
 std::vector<TileVisit> visits_of_a_step(const StatePlan& plan) {
   std::vector<TileVisit> visits;
-  for (const ScheduledVisit& visit : plan.schedule())
+  for (const Visit& visit : plan.schedule())
     visits.push_back({visit.has_tile() ? visit.tile : libswap::kNoTile,
                       visit.changes() ? TileCache::Use::modify : TileCache::Use::read});
   return visits;
@@ -88,7 +88,7 @@ std::vector<std::uint64_t> Sweep::untouched_tiles() const {
   std::vector<std::uint64_t> tiles;
   for (std::uint64_t i = 0; i < parts_.plan.tiles().size(); ++i) {
     const TileEntry& entry = parts_.plan.tiles()[i];
-    const bool apart = entry.visit == Visit::local || entry.visit == Visit::normalise;
+    const bool apart = entry.kind == TileKind::adam || entry.kind == TileKind::moments;
     if (items[entry.item] || (apart && std::ranges::all_of(parts_.plan.spans(entry), untouched)))
       tiles.push_back(i);
   }
@@ -124,7 +124,7 @@ void Sweep::go_on() { cache_.go_on(); }
 Result<> Sweep::make_visit(std::size_t chunk) {
   EBB_TRY(check_update(parts_.plan.schedule()[updates_.position()]));
   EBB_TRY_ASSIGN(const Stream::Lease lease, updates_.take());
-  const ScheduledVisit& scheduled = parts_.plan.schedule()[lease.position];
+  const Visit& scheduled = parts_.plan.schedule()[lease.position];
   const TileEntry& entry = parts_.plan.entry(scheduled);
   libswap::Lift::Visit lift = lift_->begin();
   const Buffer tile = lift.up(lease.buffer);
@@ -155,21 +155,20 @@ std::vector<Buffer> Sweep::columns_of(const TileEntry& entry, const Buffer& tile
 }
 
 Event Sweep::work(const Visited& visit, std::vector<Leaving>& out) {
-  switch (visit.scheduled.visit) {
-    case Visit::decay:
+  switch (visit.scheduled.action) {
+    case Action::decay:
       return decay(visit);
-    case Visit::prepare:
-    case Visit::again:
+    case Action::prepare:
+    case Action::again:
       return prepare(visit);
-    case Visit::lend:
+    case Action::lend:
       return move_moments(visit);
-    case Visit::normalise:
+    case Action::normalise:
       return ports_.moments ? move_moments(visit) : normalise(visit);
-    case Visit::finish:
-    case Visit::hand_out:
+    case Action::finish:
+    case Action::hand_out:
       return finish(visit, out);
-    case Visit::local:
-    case Visit::keep:
+    case Action::local:
       break;
   }
   return local(visit, out);
@@ -195,7 +194,7 @@ std::vector<Sweep::UpdatePiece> Sweep::updates_of(const Visited& visit, const St
 }
 
 // An item that is streamed is one matrix of one parameter.
-std::vector<Sweep::UpdatePiece> Sweep::streamed_updates_of(const ScheduledVisit& visit,
+std::vector<Sweep::UpdatePiece> Sweep::streamed_updates_of(const Visit& visit,
                                                            const FlatRange& elems) const {
   const std::uint64_t matrix = parts_.plan.items()[visit.item].parts.front().range.first;
   std::vector<UpdatePiece> all;
@@ -234,7 +233,7 @@ Event Sweep::decay(const Visited& visit) {
 
 PrepareRange Sweep::prepare_range(const Visited& visit, const StatePlan::Span& span,
                                   const Buffer& gradient, const UpdatePiece& piece) const {
-  const std::span<const Column> columns = parts_.plan.columns().of(visit.entry.visit);
+  const std::span<const Column> columns = parts_.plan.columns().of(visit.entry.kind);
   const std::uint64_t ahead = piece.range.first - span.range.first, count = piece.range.count;
   const auto state = [&](std::size_t number) {
     const Column& column = columns[number];
@@ -246,7 +245,7 @@ PrepareRange Sweep::prepare_range(const Visited& visit, const StatePlan::Span& s
                      .g = gradient.empty() ? gradient : gradient.sub(ahead, count),
                      .m = state(0),
                      .u = piece.update,
-                     .again = visit.scheduled.visit == Visit::again};
+                     .again = visit.scheduled.action == Action::again};
   if (ports_.decay && decays_apart(*range.spec))
     range.decay = decay_of(visit, span).sub(ahead, count);
   if (columns.size() == 1) return range;
@@ -272,7 +271,7 @@ Event Sweep::prepare(const Visited& visit) {
 
 Event Sweep::prepare_streamed(const Visited& visit) {
   const TileEntry& entry = visit.entry;
-  const bool again = visit.scheduled.visit == Visit::again;
+  const bool again = visit.scheduled.action == Action::again;
   if (!again && entry.first == 0) begin_streaming(entry.item);
   const StatePlan::Span span = parts_.plan.spans(entry).front();
   const Buffer gradient = visit.lift.up(ports_.gradient(visit.chunk, {span.param, span.range}));
@@ -327,7 +326,7 @@ Event Sweep::normalise(const Visited& visit) {
 
 // To who computes a chunk's matrices, and back.
 Event Sweep::move_moments(const Visited& visit) {
-  const bool lent = visit.scheduled.visit == Visit::lend;
+  const bool lent = visit.scheduled.action == Action::lend;
   for (const Event& event : visit.lift.ready()) parts_.pool.help_until(event);
   for (const StatePlan::Span& span : touched(visit.entry)) {
     const Buffer there = ports_.moments(visit.chunk, {span.param, span.range});
@@ -341,8 +340,8 @@ Event Sweep::move_moments(const Visited& visit) {
 // Before the first of an item's weights moves, or before each of its tiles where O comes with it.
 // What comes back to a shard was looked at before. Of what is untouched there is none: a visit that
 // has no tile is made all the same.
-Result<> Sweep::check_update(const ScheduledVisit& visit) {
-  const bool applies = visit.visit == Visit::finish || visit.visit == Visit::hand_out;
+Result<> Sweep::check_update(const Visit& visit) {
+  const bool applies = visit.action == Action::finish || visit.action == Action::hand_out;
   if (!applies || ports_.result || untouched(parts_.plan.items()[visit.item])) return {};
   const TileEntry& entry = parts_.plan.entry(visit);
   const bool streamed = static_cast<bool>(streaming_of(visit.item));

@@ -105,14 +105,14 @@ class Sweep {
  private:
   Sweep(const Parts& parts, libswap::TileCache& cache, Ports ports);
   Result<> make_visit(std::size_t chunk);
-  Result<> check_update(const ScheduledVisit& visit);
+  Result<> check_update(const Visit& visit);
   // Whose part of an item's update the matrix of that number is, counted from 1.
   const ParamSpec& owner_of_matrix(std::uint32_t item, std::uint32_t number) const;
   // Where kernels say that a matrix of it is not finite.
   libswap::Buffer spoiled_by(std::uint32_t item) const;
   struct Visited {
     std::size_t chunk = 0;
-    const ScheduledVisit& scheduled;
+    const Visit& scheduled;
     const TileEntry& entry;
     std::vector<libswap::Buffer> columns;  // of its tile, where kernels work on them
     libswap::Lift::Visit& lift;
@@ -151,8 +151,7 @@ class Sweep {
   std::vector<UpdatePiece> updates_of(const Visited& visit, const StatePlan::Span& span,
                                       const Ports::Piece& piece) const;
   // Of elements of its item.
-  std::vector<UpdatePiece> streamed_updates_of(const ScheduledVisit& visit,
-                                               const FlatRange& elems) const;
+  std::vector<UpdatePiece> streamed_updates_of(const Visit& visit, const FlatRange& elems) const;
   PrepareRange prepare_range(const Visited& visit, const StatePlan::Span& span,
                              const libswap::Buffer& gradient, const UpdatePiece& piece) const;
   const Streaming& streaming_of(std::uint32_t item) const;

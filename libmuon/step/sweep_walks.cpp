@@ -50,7 +50,7 @@ void Sweep::for_masters(const Take& take) const {
   const StatePlan& plan = parts_.plan;
   for (std::size_t chunk = 0, i = 0; chunk < parts_.chunks.count(); ++chunk)
     for (; i < parts_.chunks.visits_end(chunk); ++i) {
-      const ScheduledVisit& visit = plan.schedule()[i];
+      const Visit& visit = plan.schedule()[i];
       if (visit.changes() && plan.holds(plan.entry(visit), kMaster) && plan.hands_out(visit))
         take(chunk, visit);
     }
@@ -64,15 +64,15 @@ Sweep::Tiles Sweep::tiles_with_weights(const Of& of) const {
   std::map<std::pair<std::uint32_t, std::uint64_t>, std::uint64_t> kept;  // by item and element
   for (std::uint64_t tile = 0; tile < plan.tiles().size(); ++tile) {
     const TileEntry& entry = plan.tiles()[tile];
-    if (entry.visit != Visit::keep) continue;
+    if (entry.kind != TileKind::highs) continue;
     kept.emplace(std::pair(entry.item, entry.first), tile);
     if (!plan.muon(plan.spans(entry).front().param)) tiles.front().push_back(tile);
   }
-  for_masters([&](std::size_t chunk, const ScheduledVisit& visit) {
+  for_masters([&](std::size_t chunk, const Visit& visit) {
     const TileEntry& entry = plan.entry(visit);
     if (plan.has_weights(entry))
       tiles[chunk].push_back(visit.tile);
-    else if (entry.visit == Visit::finish)
+    else if (entry.kind == TileKind::masters)
       tiles[chunk].push_back(kept.at({entry.item, entry.first}));
   });
   for (auto& some : tiles)
@@ -83,7 +83,7 @@ Sweep::Tiles Sweep::tiles_with_weights(const Of& of) const {
 
 Sweep::Tiles Sweep::tiles_with_masters(const Of& of) const {
   Tiles tiles(parts_.chunks.count());
-  for_masters([&](std::size_t chunk, const ScheduledVisit& visit) {
+  for_masters([&](std::size_t chunk, const Visit& visit) {
     if (!spans_of(of, parts_.plan.entry(visit)).empty()) tiles[chunk].push_back(visit.tile);
   });
   return tiles;
@@ -219,7 +219,7 @@ Result<> Sweep::read(const NamedStates& states, const Between& between) {
     Event last;
     for (const std::size_t i : held(states, entry)) {
       libswap::Lift::Visit lift = lift_->begin();
-      const std::size_t column = *parts_.plan.columns().find(entry.visit, states.state(i));
+      const std::size_t column = *parts_.plan.columns().find(entry.kind, states.state(i));
       std::vector<Leaving> out;
       std::vector<OutRange> ranges;
       for_parts(states, i, portion, entry, lift.up(columns[column]),
@@ -243,7 +243,7 @@ Result<> Sweep::write(const NamedStates& states, std::uint64_t step, const Betwe
     for (const std::size_t i : held(states, parts_.plan.tiles()[lease.tile])) {
       const auto write_one = [&](std::size_t, const TileEntry& entry,
                                  const std::vector<Buffer>& columns, libswap::Lift::Visit& lift) {
-        const std::size_t column = *parts_.plan.columns().find(entry.visit, states.state(i));
+        const std::size_t column = *parts_.plan.columns().find(entry.kind, states.state(i));
         std::vector<OutRange> ranges;
         for_parts(states, i, portion, entry, columns[column],
                   [&](const Buffer& kept, const Buffer& from) {

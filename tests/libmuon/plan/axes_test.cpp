@@ -226,7 +226,7 @@ void expect_visited_before_handed_out(const StatePlan& plan, std::uint64_t chunk
   for (std::size_t chunk = 0; chunk < chunks.count(); ++chunk) {
     for (; visit < chunks.visits_end(chunk); ++visit) {
       const TileEntry& tile = plan.tiles()[plan.schedule()[visit].tile];
-      if (tile.visit != Visit::local) continue;
+      if (tile.kind != TileKind::adam) continue;
       for (const auto& span : plan.spans(tile)) count(span.param, span.range, visited);
     }
     for (const Transit& transit : adam_in(plan, chunks.weights(chunk))) {

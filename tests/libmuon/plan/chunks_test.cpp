@@ -103,10 +103,10 @@ TEST(Chunks, BringWhatTheVisitsOfTheChunkNeed) {
         Counts visited[2], travelling[2];
         for (; visit < chunks.visits_end(chunk); ++visit) {
           const TileEntry& tile = plan.tiles()[schedule[visit].tile];
-          if (tile.visit == Visit::local) continue;
+          if (tile.kind == TileKind::adam) continue;
           for (const auto& span : plan.spans(tile)) {
             const Transit part{span.param, span.range};
-            count({&part, 1}, visited[tile.visit == Visit::prepare ? 0 : 1]);
+            count({&part, 1}, visited[tile.kind == TileKind::momentum ? 0 : 1]);
           }
         }
         const auto own = [&](std::span<const Transit> transits, Counts& counts) {
@@ -139,7 +139,7 @@ TEST(Chunks, HandOutAdamWRangesOnceAndWhenTheyHaveBeenVisitedWhereverTheyAreKept
           for (std::size_t chunk = 0; chunk < chunks.count(); ++chunk) {
             for (; visit < chunks.visits_end(chunk); ++visit) {
               const TileEntry& tile = plan.tiles()[plan.schedule()[visit].tile];
-              if (tile.visit != Visit::local) continue;
+              if (tile.kind != TileKind::adam) continue;
               for (const auto& span : plan.spans(tile)) {
                 const Transit part{span.param, span.range};
                 count({&part, 1}, visited);
@@ -206,7 +206,8 @@ TEST(Chunks, StageNoMoreThanTheirSizeAndATile) {
         const std::uint64_t bytes =
             staged_bytes(plan, plan.gradients(), matrices_in(plan, chunks.gradients(chunk))) +
             staged_bytes(plan, plan.weights(), matrices_in(plan, chunks.weights(chunk)));
-        const std::uint64_t tiles = plan.capacity(Visit::prepare) + plan.capacity(Visit::finish);
+        const std::uint64_t tiles =
+            plan.capacity(TileKind::momentum) + plan.capacity(TileKind::masters);
         EXPECT_LE(bytes, c.chunk_bytes + tiles * sizeof(float)) << "chunk " << chunk;
       }
     }

@@ -36,10 +36,10 @@ TEST(StatePlanHalves, LieInTilesOfTheirOwn) {
         std::set<std::pair<std::uint32_t, std::uint64_t>> low, high;
         for (std::uint64_t i = 0; i < (*plan).tiles().size(); ++i) {
           const TileEntry& tile = (*plan).tiles()[i];
-          const bool keeps = tile.visit == Visit::keep;
+          const bool keeps = tile.kind == TileKind::highs;
           EXPECT_EQ(visited.contains(i), !keeps);
           EXPECT_EQ((*plan).has_weights(tile), keeps);
-          if (tile.visit == Visit::finish) low.emplace(tile.item, tile.first);
+          if (tile.kind == TileKind::masters) low.emplace(tile.item, tile.first);
           if (keeps && tile.item < (*plan).order().items()) high.emplace(tile.item, tile.first);
           for (const auto& segment : (*plan).segments(tile)) {
             const std::string& state = (*plan).columns().names()[segment.state];

@@ -13,13 +13,13 @@
 namespace ebb {
 namespace {
 
+using libmuon::Action;
 using libmuon::AdamSpec;
 using libmuon::Chunks;
 using libmuon::ModelSpec;
 using libmuon::MuonSpec;
 using libmuon::Out;
 using libmuon::Placement;
-using libmuon::ScheduledVisit;
 using libmuon::StatePlan;
 using libmuon::TileEntry;
 using libmuon::Transit;
@@ -76,9 +76,9 @@ bool is_update(const ModelSpec& model, std::uint32_t param) {
 }
 
 // A visit without its tile's number; what is handed out counts as the masters that it is without.
-auto key_of(const StatePlan& plan, const ScheduledVisit& visit) {
+auto key_of(const StatePlan& plan, const Visit& visit) {
   const TileEntry& entry = plan.entry(visit);
-  const Visit what = visit.visit == Visit::hand_out ? Visit::finish : visit.visit;
+  const Action what = visit.action == Action::hand_out ? Action::finish : visit.action;
   return std::tuple(what, visit.item, entry.first, entry.count, entry.first_part);
 }
 
@@ -92,7 +92,7 @@ TEST(HandOuts, ComeInTheOrderInWhichMastersAreVisited) {
           const StatePlan without = plan_of(c, rank, model_of({0, 2}));
           const auto keys = [](const StatePlan& plan) {
             std::vector<decltype(key_of(plan, {}))> all;
-            for (const ScheduledVisit& visit : plan.schedule()) all.push_back(key_of(plan, visit));
+            for (const Visit& visit : plan.schedule()) all.push_back(key_of(plan, visit));
             return all;
           };
           EXPECT_EQ(keys(with), keys(without)) << "rank " << rank << " of " << ranks;
@@ -115,10 +115,10 @@ TEST(HandOuts, AreThoseOfAChunkWhereItEndsAndEachOnceOverAllRanks) {
       std::size_t visit = 0;
       for (std::size_t chunk = 0; chunk < chunks.count(); ++chunk) {
         for (; visit < chunks.visits_end(chunk); ++visit) {
-          const ScheduledVisit& one = plan.schedule()[visit];
-          if (one.visit != Visit::hand_out && one.visit != Visit::finish) continue;
+          const Visit& one = plan.schedule()[visit];
+          if (one.action != Action::hand_out && one.action != Action::finish) continue;
           for (const StatePlan::Span& span : plan.spans(plan.entry(one))) {
-            EXPECT_EQ(is_update(model, span.param), one.visit == Visit::hand_out);
+            EXPECT_EQ(is_update(model, span.param), one.action == Action::hand_out);
             count(span.param, span.range, here);
             count(span.param, span.range, handed_out);
           }
@@ -155,8 +155,8 @@ TEST(HandOuts, HaveNoTilesAndShareNoItemWithMasters) {
       for (const libmuon::Item& item : plan.items())
         for (const libmuon::ItemPart& part : item.parts)
           EXPECT_EQ(is_update(model, part.param), is_update(model, item.parts.front().param));
-      for (const ScheduledVisit& visit : plan.schedule()) {
-        EXPECT_EQ(visit.has_tile(), visit.visit != Visit::hand_out);
+      for (const Visit& visit : plan.schedule()) {
+        EXPECT_EQ(visit.has_tile(), visit.action != Action::hand_out);
         EXPECT_EQ(visit.changes(), visit.has_tile());
       }
       without += plan.state_bytes();

@@ -137,12 +137,12 @@ TEST(ShardOrder, VisitsInATurnWhatTravelsForItAndAllThatIsAdamWs) {
           const TileEntry& tile = plan.tiles()[plan.schedule()[visit].tile];
           for (const auto& span : plan.spans(tile)) {
             const Transit part{span.param, span.range};
-            if (tile.visit == Visit::local) {
+            if (tile.kind == TileKind::adam) {
               count({&part, 1}, adam);
               count({&part, 1}, visited);
               continue;
             }
-            const bool first = tile.visit == Visit::prepare;
+            const bool first = tile.kind == TileKind::momentum;
             count({&part, 1}, first ? momentum : masters);
             const auto& travels = travelling[first ? 0 : 1][span.param];
             ASSERT_GE(travels.size(), span.range.first + span.range.count);
@@ -173,7 +173,7 @@ TEST(ShardOrder, KeepsWhatIsGatheredAndStagedWithinTheChunkSize) {
     const ShardOrder& order = *first.shard_order();
     std::vector<std::size_t> bundles(order.chunks(), 0);
     for (std::size_t bundle = 0; bundle < order.bundles(); ++bundle)
-      ++bundles[order.turn_of(bundle, Visit::prepare) / 2];
+      ++bundles[order.turn_of(bundle, TileKind::momentum) / 2];
     for (std::uint32_t rank = 0; rank < c.ranks; ++rank) {
       const StatePlan plan = plan_of(c, rank);
       for (std::size_t chunk = 0; chunk < order.chunks(); ++chunk) {
@@ -221,10 +221,10 @@ TEST(ShardOrder, ReadsWhatDecaysInTheTurnOfItsMomentum) {
       ASSERT_TRUE(plan) << plan.error().message;
       std::map<std::uint64_t, std::size_t> read, moved;  // turns, by tile
       std::optional<std::size_t> preparing;              // the turn whose momentum has begun
-      for (const ScheduledVisit& visit : plan->schedule()) {
-        if (visit.visit == Visit::prepare) preparing = plan->turn(visit);
-        if (visit.visit == Visit::finish) moved[visit.tile] = plan->turn(visit);
-        if (visit.visit != Visit::decay) continue;
+      for (const Visit& visit : plan->schedule()) {
+        if (visit.action == Action::prepare) preparing = plan->turn(visit);
+        if (visit.action == Action::finish) moved[visit.tile] = plan->turn(visit);
+        if (visit.action != Action::decay) continue;
         EXPECT_FALSE(visit.changes());
         EXPECT_NE(preparing, plan->turn(visit));
         EXPECT_TRUE(read.emplace(visit.tile, plan->turn(visit)).second);
@@ -256,15 +256,15 @@ TEST(ShardOrder, LendsSecondMomentsToWhoComputes) {
       const ShardOrder& order = *plan->shard_order();
       std::set<std::pair<std::uint64_t, std::uint32_t>> lent, back;
       std::size_t last = 0;
-      for (const ScheduledVisit& visit : plan->schedule()) {
+      for (const Visit& visit : plan->schedule()) {
         EXPECT_GE(plan->turn(visit), last);
         last = plan->turn(visit);
-        if (visit.visit == Visit::lend) {
+        if (visit.action == Action::lend) {
           EXPECT_FALSE(visit.changes());
           EXPECT_EQ(last, 2u * visit.item);
           EXPECT_TRUE(lent.emplace(visit.tile, visit.item).second);
         }
-        if (visit.visit == Visit::normalise) {
+        if (visit.action == Action::normalise) {
           EXPECT_TRUE(visit.changes());
           EXPECT_EQ(last, 2u * visit.item + ShardOrder::kTurnsBetween);
           EXPECT_TRUE(back.emplace(visit.tile, visit.item).second);
@@ -272,7 +272,7 @@ TEST(ShardOrder, LendsSecondMomentsToWhoComputes) {
       }
       EXPECT_EQ(lent, back);
       for (const TileEntry& tile : plan->tiles())
-        if (tile.visit == Visit::normalise)
+        if (tile.kind == TileKind::moments)
           for (const StatePlan::Span& span : plan->spans(tile))
             moments[span.param] += span.range.count;
       for (std::size_t bundle = 0; bundle < order.bundles(); ++bundle)
@@ -318,7 +318,7 @@ TEST(ShardOrder, CutsAMatrixThatATensorAxisCuts) {
     ASSERT_TRUE(plan) << plan.error().message;
     std::uint64_t elems = 0;
     for (const TileEntry& tile : plan->tiles()) {
-      if (tile.visit != Visit::prepare) continue;
+      if (tile.kind != TileKind::momentum) continue;
       for (const StatePlan::Span& span : plan->spans(tile)) {
         EXPECT_EQ(span.range.first % 16 / 8, rank % 2) << "columns of the other";
         elems += span.range.count;

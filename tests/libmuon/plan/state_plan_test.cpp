@@ -15,6 +15,7 @@ namespace ebb {
 
 namespace {
 
+using libmuon::Action;
 using libmuon::AdamSpec;
 using libmuon::ModelSpec;
 using libmuon::MuonSpec;
@@ -22,7 +23,7 @@ using libmuon::Placement;
 using libmuon::StateDTypes;
 using libmuon::StatePlan;
 using libmuon::TileEntry;
-using libmuon::Visit;
+using libmuon::TileKind;
 
 constexpr std::uint64_t kRoom = 1u << 28;  // for any two updates
 const StateDTypes kHalfMomentum = {{"momentum_buffer", DType::bf16}};
@@ -103,22 +104,22 @@ TEST(StatePlan, SchedulesTheMastersOfAnItemBehindTheMomentumOfTheNext) {
     ASSERT_TRUE(plan);
     const auto schedule = (*plan).schedule();
     std::vector<int> visited((*plan).tiles().size());
-    std::map<std::pair<Visit, std::uint32_t>, std::uint64_t> elems;
+    std::map<std::pair<TileKind, std::uint32_t>, std::uint64_t> elems;
     for (const auto& [tile, whose, what, pass] : schedule) {
       ++visited[tile];
       const TileEntry& entry = (*plan).tiles()[tile];
-      if (entry.visit == Visit::local) continue;
-      EXPECT_EQ((elems[{entry.visit, entry.item}]), entry.first) << "a tile out of order";
-      elems[{entry.visit, entry.item}] += entry.count;
-      const auto whole = [&](Visit visit, std::uint32_t item) {
-        return elems[{visit, item}] == (*plan).items()[item].elems;
+      if (entry.kind == TileKind::adam) continue;
+      EXPECT_EQ((elems[{entry.kind, entry.item}]), entry.first) << "a tile out of order";
+      elems[{entry.kind, entry.item}] += entry.count;
+      const auto whole = [&](TileKind kind, std::uint32_t item) {
+        return elems[{kind, item}] == (*plan).items()[item].elems;
       };
-      if (entry.visit == Visit::finish) {
-        EXPECT_TRUE(whole(Visit::prepare, entry.item));
+      if (entry.kind == TileKind::masters) {
+        EXPECT_TRUE(whole(TileKind::momentum, entry.item));
         const bool last = entry.item + 2 == (*plan).items().size();  // behind it lies AdamW's
-        EXPECT_TRUE(last || whole(Visit::prepare, entry.item + 1)) << entry.item;
+        EXPECT_TRUE(last || whole(TileKind::momentum, entry.item + 1)) << entry.item;
       } else if (entry.item >= 2) {
-        EXPECT_TRUE(whole(Visit::finish, entry.item - 2)) << entry.item;
+        EXPECT_TRUE(whole(TileKind::masters, entry.item - 2)) << entry.item;
       }
     }
     for (const int times : visited) EXPECT_EQ(times, 1);
@@ -161,11 +162,11 @@ TEST(StatePlan, VisitsSecondMomentsBetweenTheMomentumOfAnItemAndItsMasters) {
       std::map<std::uint32_t, std::string> seen;  // by item
       std::uint64_t tiles = 0;
       for (const TileEntry& entry : (*plan).tiles())
-        tiles += entry.visit == Visit::normalise ? 1 : 0;
+        tiles += entry.kind == TileKind::moments ? 1 : 0;
       EXPECT_EQ(tiles, 1u) << "all of them share it";
-      for (const auto& [tile, item, visit, pass] : (*plan).schedule()) {
-        if (visit != Visit::local)
-          seen[item] += visit == Visit::prepare ? "M" : visit == Visit::finish ? "W" : "V";
+      for (const auto& [tile, item, action, pass] : (*plan).schedule()) {
+        if (action != Action::local)
+          seen[item] += action == Action::prepare ? "M" : action == Action::finish ? "W" : "V";
       }
       for (const auto& [item, visits] : seen) {
         const std::size_t at = visits.find('V');
@@ -185,9 +186,9 @@ TEST(StatePlan, ReadsTheMastersOfAnItemBeforeItsMomentumWhereTheyDecayInTheGradi
   const auto plan = StatePlan::make(model, over(1, Policy::zero12), 4096, Rank{0}, kRoom);
   ASSERT_TRUE(plan);
   std::map<std::uint32_t, std::string> seen;  // by item
-  for (const auto& [tile, item, visit, pass] : (*plan).schedule())
-    if (visit != Visit::local)
-      seen[item] += visit == Visit::prepare ? "M" : visit == Visit::finish ? "W" : "w";
+  for (const auto& [tile, item, action, pass] : (*plan).schedule())
+    if (action != Action::local)
+      seen[item] += action == Action::prepare ? "M" : action == Action::finish ? "W" : "w";
   const std::uint32_t tiles = 10;  // of 10,000 elements
   std::size_t decaying = 0;
   for (const auto& [item, visits] : seen) {

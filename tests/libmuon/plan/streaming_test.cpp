@@ -77,16 +77,16 @@ TEST(Streaming, TheRingHoldsWhatIsStillToBeApplied) {
         EXPECT_EQ(leg.place, place);
         place += leg.elems.count;
         const std::uint64_t end = leg.elems.first + leg.elems.count;
-        const std::uint64_t tile = leg.visit == Visit::finish ? tiles.masters : tiles.momentum;
+        const std::uint64_t tile = leg.action == Action::finish ? tiles.masters : tiles.momentum;
         EXPECT_EQ(leg.elems.first % tile, 0u);
         EXPECT_TRUE(end % tile == 0 || end == elems);
-        if (leg.visit == Visit::finish) {
+        if (leg.action == Action::finish) {
           EXPECT_EQ(leg.elems.first, applied);
           applied = end;
           EXPECT_TRUE(made == elems || made / streaming.panel() * streaming.panel() >= applied);
           continue;
         }
-        EXPECT_EQ(leg.visit, leg.pass == 1 ? Visit::prepare : Visit::again);
+        EXPECT_EQ(leg.action, leg.pass == 1 ? Action::prepare : Action::again);
         EXPECT_EQ(leg.elems.first, std::exchange(passed[leg.pass], end));
         if (leg.pass < streaming.passes) continue;
         made = end;
@@ -111,10 +111,10 @@ TEST(Streaming, AStripStaysUntilItIsApplied) {
       EXPECT_EQ(leg.place, std::exchange(place, place + leg.elems.count));
       EXPECT_EQ(leg.elems.first, 0u);
       EXPECT_EQ(leg.elems.count, kElems);
-      if (leg.visit == Visit::prepare) continue;
-      const std::uint32_t pass = streaming.made_in(leg.visit, leg.pass);
+      if (leg.action == Action::prepare) continue;
+      const std::uint32_t pass = streaming.made_in(leg.action, leg.pass);
       const Slice strip = streaming.strip_made_in(pass, kElems);
-      const bool moves = leg.visit == Visit::finish;
+      const bool moves = leg.action == Action::finish;
       if (moves) {
         EXPECT_EQ(in_room[pass % 2], pass);
         EXPECT_EQ(made[pass], strip.elems);
@@ -122,7 +122,7 @@ TEST(Streaming, AStripStaysUntilItIsApplied) {
       for (std::uint64_t first = 0; first < kElems; first += tile) {
         const FlatRange some = {first, std::min(tile, kElems - first)};
         const std::uint64_t here = strip.local(some).count;
-        const bool needed = streaming.needs(leg.visit, leg.pass, some, kElems);
+        const bool needed = streaming.needs(leg.action, leg.pass, some, kElems);
         EXPECT_EQ(needed, here > 0 || (moves && streaming.hands_out(leg.pass)));
         (moves ? moved : made)[pass] += here;
       }
@@ -138,13 +138,13 @@ TEST(Streaming, AStripStaysUntilItIsApplied) {
 
 TEST(Streaming, AStepVisitsTheMomentumInEachPassAndTheMastersOnce) {
   const StatePlan plan = plan_of(20000);
-  std::map<std::uint64_t, std::map<Visit, std::uint32_t>> visits;
-  for (const ScheduledVisit& visit : plan.schedule()) {
+  std::map<std::uint64_t, std::map<Action, std::uint32_t>> visits;
+  for (const Visit& visit : plan.schedule()) {
     if (plan.items()[visit.item].streaming.wide()) continue;
-    const std::uint32_t before = visits[visit.tile][visit.visit]++;
-    if (visit.visit == Visit::again) {
+    const std::uint32_t before = visits[visit.tile][visit.action]++;
+    if (visit.action == Action::again) {
       EXPECT_EQ(visit.pass, before + 2);
-      EXPECT_TRUE(visits[visit.tile].contains(Visit::prepare));
+      EXPECT_TRUE(visits[visit.tile].contains(Action::prepare));
       EXPECT_FALSE(visit.changes());
     }
   }
@@ -153,9 +153,12 @@ TEST(Streaming, AStepVisitsTheMomentumInEachPassAndTheMastersOnce) {
     const TileEntry& entry = plan.tiles()[tile];
     const Item& item = plan.items()[entry.item];
     if (item.streaming.wide()) continue;
-    EXPECT_EQ(visits[tile][entry.visit], 1u);
-    const bool again = item.streaming && entry.visit == Visit::prepare;
-    EXPECT_EQ(visits[tile][Visit::again], again ? 3u : 0u) << tile;
+    const bool momentum = entry.kind == TileKind::momentum;
+    const bool masters = entry.kind == TileKind::masters;
+    const Action moves = momentum ? Action::prepare : masters ? Action::finish : Action::local;
+    EXPECT_EQ(visits[tile][moves], 1u);
+    const bool again = item.streaming && momentum;
+    EXPECT_EQ(visits[tile][Action::again], again ? 3u : 0u) << tile;
     streamed += again;
   }
   // tall, and each matrix of the stack.
@@ -166,20 +169,20 @@ TEST(Streaming, AStepVisitsTheMomentumInEachPassAndTheMastersOnce) {
 // once, behind the last.
 TEST(Streaming, AStepVisitsTheTilesOfAWideMatrixForTheStripsThatTheyHave) {
   const StatePlan plan = plan_of(20000);
-  std::map<std::pair<std::uint64_t, Visit>, std::vector<std::uint32_t>> passes;
+  std::map<std::pair<std::uint64_t, Action>, std::vector<std::uint32_t>> passes;
   std::map<std::uint64_t, std::uint32_t> handed_out;
   std::uint64_t again = 0;
-  for (const ScheduledVisit& visit : plan.schedule()) {
+  for (const Visit& visit : plan.schedule()) {
     const Item& item = plan.items()[visit.item];
     if (!item.streaming.wide()) continue;
-    auto& before = passes[{visit.tile, visit.visit}];
+    auto& before = passes[{visit.tile, visit.action}];
     EXPECT_TRUE(before.empty() || before.back() < visit.pass);
     before.push_back(visit.pass);
     const TileEntry& entry = plan.entry(visit);
     EXPECT_TRUE(
-        item.streaming.needs(visit.visit, visit.pass, {entry.first, entry.count}, item.elems));
-    if (visit.visit == Visit::finish) handed_out[visit.tile] += plan.hands_out(visit);
-    if (visit.visit == Visit::again) ++again;
+        item.streaming.needs(visit.action, visit.pass, {entry.first, entry.count}, item.elems));
+    if (visit.action == Action::finish) handed_out[visit.tile] += plan.hands_out(visit);
+    if (visit.action == Action::again) ++again;
   }
   EXPECT_EQ(handed_out.size(), 28u) << "tiles of masters";
   for (const auto& [tile, times] : handed_out) EXPECT_EQ(times, 1u);
@@ -219,9 +222,9 @@ TEST(Streaming, EachPassHasItsGradientInItsChunks) {
           return count;
         };
         for (; i < chunks.visits_end(chunk); ++i) {
-          const ScheduledVisit& visit = plan.schedule()[i];
-          if (visit.visit == Visit::local) continue;
-          const bool applies = visit.visit == Visit::finish;
+          const Visit& visit = plan.schedule()[i];
+          if (visit.action == Action::local) continue;
+          const bool applies = visit.action == Action::finish;
           if (applies && !plan.hands_out(visit)) continue;
           for (const StatePlan::Span& span : plan.spans(plan.entry(visit)))
             for (const std::uint64_t element :
