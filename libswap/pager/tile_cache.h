@@ -24,6 +24,7 @@
 #include <memory>
 #include <optional>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "ebb/libswap/device/device.h"
@@ -135,6 +136,8 @@ class TileCache {
   Result<> failure() const;
 
   PagerStats stats() const;
+  // What should hold of the cache at any time, and does not. Any thread; looks at every tile.
+  std::optional<std::string> broken_invariant() const;
 
  private:
   using Clock = Trace::Clock;
@@ -202,6 +205,10 @@ class TileCache {
   void guest_written(std::uint64_t tile, const Result<>& result) EBB_REQUIRES(mutex_);
   void resident_written(std::uint64_t tile, const Result<>& result) EBB_REQUIRES(mutex_);
   void wait_for_cut_writes(const std::function<bool()>& ready) EBB_REQUIRES(mutex_);
+
+  static std::optional<std::string> broken_of(const Tile& tile);
+  std::optional<std::string> broken_of_places() const EBB_REQUIRES(mutex_);
+  std::optional<std::string> broken_of_counts() const EBB_REQUIRES(mutex_);
 
   IoQueue& io_;
   Store* store_;

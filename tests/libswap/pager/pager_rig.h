@@ -76,11 +76,13 @@ struct Rig {
     open();
   }
   ~Rig() { close(); }
+  void expect_sound() const { EXPECT_EQ(cache->broken_invariant(), std::nullopt); }
 
   void open() {
     cache = std::move(
         *TileCache::open(*io, *store, *pool, Homes::spread(budget, order), nullptr, trace));
     updates = std::make_unique<Stream>(*cache, visits(Use::modify), Stream::Repeats::yes);
+    expect_sound();
   }
   void close() {
     updates.reset();
@@ -96,10 +98,13 @@ struct Rig {
   // What is left of the stream's round.
   Result<> rest(Stream& stream, const Visitor& visit) {
     while (!stream.ended()) {
+      expect_sound();
       EBB_TRY_ASSIGN(const Stream::Lease lease, stream.take());
+      expect_sound();
       visit(lease.tile, lease.buffer.bytes());
       stream.give_back(lease, {});
     }
+    expect_sound();
     return cache->settle();
   }
   Result<> round(Use use, std::uint64_t step, const Visitor& visit) {
@@ -132,7 +137,9 @@ struct Rig {
     EXPECT_TRUE(store->can_cut());
     store->cut(step);
     cache->begin_cut();
+    expect_sound();
     EBB_TRY(cache->finish_cut());
+    expect_sound();
     Alone alone;
     EBB_TRY_ASSIGN(const auto settled, store->agree(alone, store->prepare(manifest())));
     return settled == Store::Settled::committed;
