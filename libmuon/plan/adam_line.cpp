@@ -4,10 +4,11 @@
 
 namespace ebb::libmuon {
 
-AdamLine::AdamLine(const ModelLayout& shards, const std::vector<bool>& muon) {
+AdamLine::AdamLine(const Layouts& layouts) {
+  const ModelLayout& shards = layouts.shards();
   RankLoad used(shards);
-  for (std::uint32_t param = 0; param < muon.size(); ++param) {
-    if (muon[param]) continue;
+  for (std::uint32_t param = 0; param < layouts.params(); ++param) {
+    if (layouts.muon(param)) continue;
     if (shards.parts(param) == 1)
       add(shards.of(param), param, used);
     else

@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "ebb/libmuon/plan/layouts.h"
 #include "ebb/libmuon/plan/rank_load.h"
 
 namespace ebb::libmuon {
@@ -19,8 +20,8 @@ class AdamLine {
     std::uint64_t end = 0;  // no rank that keeps some of it has its last element behind this
   };
 
-  // `muon`: by parameter, those that are not here. `shards`: where the others are kept.
-  AdamLine(const ModelLayout& shards, const std::vector<bool>& muon);
+  // Of what is no matrix of Muon's.
+  explicit AdamLine(const Layouts& layouts);
 
   const std::vector<Piece>& pieces() const { return pieces_; }
   // No rank's line is longer.

@@ -130,7 +130,7 @@ void Chunks::cut_lines(const StatePlan& plan, std::uint64_t chunk_bytes) {
         staged_somewhere = staged_somewhere || !at_owner(run, param, plan.gradients()) ||
                            !at_owner(run, param, plan.weights());
       }
-      packers.try_emplace(index_of(run.owner), plan.item_room())
+      packers.try_emplace(index_of(run.owner), plan.tile_size().room())
           .first->second.add(param, whole, plan.out(param));
     }
     const std::uint32_t ways = plan.columns().in_halves() ? 2 : 1;  // weights come, too
@@ -141,7 +141,7 @@ void Chunks::cut_lines(const StatePlan& plan, std::uint64_t chunk_bytes) {
   std::uint64_t longest = 0;
   for (auto& [owner, packer] : packers) {
     std::vector<Item> items = std::move(packer).items();
-    OwnerOrder order(items, plan.update_bytes() / sizeof(float), plan.item_tiles());
+    OwnerOrder order(items, plan.update_bytes() / sizeof(float), plan.tile_size().elems());
     longest = std::max(longest, order.length() * widest);
     lines.emplace(owner, Line{std::move(items), std::move(order)});
   }

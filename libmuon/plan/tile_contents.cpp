@@ -13,7 +13,7 @@ std::vector<StatePlan::Span> StatePlan::spans(const TileEntry& tile) const {
   const std::uint64_t block = columns_.block(tile.kind);
   std::uint64_t blocks = 0;
   for (const ItemPart& part :
-       parts_of(items_[tile.item], {tile.first, tile.count}, tile.first_part)) {
+       parts_of(items()[tile.item], {tile.first, tile.count}, tile.first_part)) {
     EBB_CHECK(part.range.first % block == 0);
     spans.push_back({part.param, part.range, part.item_first - tile.first, blocks});
     blocks += formats::div_ceil(part.range.count, block);

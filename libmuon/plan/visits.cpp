@@ -34,7 +34,7 @@ Action first_on(TileKind kind) {
 }  // namespace
 
 void StatePlan::cut(std::vector<TileEntry>& into, TileKind kind, std::uint32_t number) const {
-  const Item& item = items_[number];
+  const Item& item = items()[number];
   const std::uint64_t most = capacity(kind);
   std::uint32_t part = 0;
   for (std::uint64_t first = 0; first < item.elems; first += most) {
@@ -48,29 +48,28 @@ void StatePlan::cut(std::vector<TileEntry>& into, TileKind kind, std::uint32_t n
 // matrix' high halves are cut as its low ones are.
 void StatePlan::lay_tiles() {
   std::vector<TileEntry> muon_tiles, adam_tiles;
-  const auto matrices = static_cast<std::uint32_t>(
-      placement_ == Placement::shard ? bundles_.size() : order_->items());
-  const auto adam_item = static_cast<std::uint32_t>(items_.size()) - 1;
+  const std::uint32_t matrices = items_.matrices();
+  const auto adam_item = static_cast<std::uint32_t>(items().size()) - 1;
   for (std::uint32_t i = 0; i < matrices; ++i) {
     cut(muon_tiles, TileKind::momentum, i);
-    const bool masters = out(items_[i].parts.front().param) == Out::weights;
+    const bool masters = out(items()[i].parts.front().param) == Out::weights;
     cut(masters ? muon_tiles : hand_outs_, TileKind::masters, i);
   }
   std::ranges::copy(moments_tiles(), std::back_inserter(muon_tiles));
-  if (adam_elems_ > 0) cut(adam_tiles, TileKind::adam, adam_item);
+  if (adam_elems() > 0) cut(adam_tiles, TileKind::adam, adam_item);
   tiles_ = spread_between(muon_tiles, adam_tiles);
   if (!columns_.in_halves()) return;
   for (std::uint32_t i = 0; i < matrices; ++i) cut(tiles_, TileKind::highs, i);
-  if (adam_elems_ > 0) cut(tiles_, TileKind::highs, adam_item);
+  if (adam_elems() > 0) cut(tiles_, TileKind::highs, adam_item);
 }
 
 // An item's lie in one.
 std::vector<TileEntry> StatePlan::moments_tiles() const {
   std::vector<TileEntry> tiles;
-  for (const FlatRange& own : moments_) {
+  for (const FlatRange& own : items_.moments()) {
     if (own.count == 0) continue;
     if (tiles.empty() || tiles.back().count + own.count > capacity(TileKind::moments))
-      tiles.push_back({TileKind::moments, moments_item_, own.first, 0, 0});
+      tiles.push_back({TileKind::moments, items_.moments_item(), own.first, 0, 0});
     tiles.back().count += own.count;
   }
   return tiles;
@@ -81,10 +80,10 @@ std::vector<Visit> StatePlan::visits_to(std::uint64_t tile) const {
   std::vector<Visit> visits;
   if (entry.kind == TileKind::highs) return visits;
   if (entry.kind == TileKind::moments)
-    return placement_ == Placement::shard ? lending_visits(tile) : visits_to_moments(tile);
-  if (entry.kind == TileKind::masters && decays_[entry.item])
+    return placement() == Placement::shard ? lending_visits(tile) : visits_to_moments(tile);
+  if (entry.kind == TileKind::masters && items_.decays(entry.item))
     visits.push_back({tile, entry.item, Action::decay});
-  const Item& item = items_[entry.item];
+  const Item& item = items()[entry.item];
   const auto add = [&](Action action, std::uint32_t pass) {
     if (item.streaming.needs(action, pass, {entry.first, entry.count}, item.elems))
       visits.push_back({tile, entry.item, action, pass});
@@ -99,8 +98,9 @@ std::vector<Visit> StatePlan::visits_to(std::uint64_t tile) const {
 std::vector<Visit> StatePlan::visits_to_moments(std::uint64_t tile) const {
   const TileEntry& entry = tiles_[tile];
   std::vector<Visit> visits;
-  for (std::uint32_t item = 0; item < moments_.size(); ++item)
-    if (formats::overlap(moments_[item], {entry.first, entry.count}).count > 0)
+  const std::span<const FlatRange> moments = items_.moments();
+  for (std::uint32_t item = 0; item < moments.size(); ++item)
+    if (formats::overlap(moments[item], {entry.first, entry.count}).count > 0)
       visits.push_back({tile, item, Action::normalise});
   return visits;
 }
@@ -120,7 +120,7 @@ void StatePlan::order_visits() {
   std::vector<Placed> adam, muon;
   const auto add = [&](const Visit& visit) {
     const bool is_adam = visit.action == Action::local;
-    const std::uint64_t length = is_adam ? adam_line_->length() : order_->length();
+    const std::uint64_t length = is_adam ? adam_line().length() : order().length();
     (is_adam ? adam : muon)
         .push_back({static_cast<double>(place(visit)) / static_cast<double>(length), visit});
   };
@@ -138,7 +138,7 @@ void StatePlan::order_visits() {
 std::uint64_t StatePlan::place(const Visit& visit) const {
   const std::uint64_t first = entry(visit).first;
   const auto on_line = [&](Action leg, std::uint64_t element) {
-    return order_->place(visit.item, leg, visit.pass, element);
+    return order().place(visit.item, leg, visit.pass, element);
   };
   switch (visit.action) {
     case Action::decay:
@@ -163,7 +163,7 @@ void StatePlan::order_turns() {
   struct Turn {
     std::vector<Visit> adam, decays, muon;
   };
-  std::vector<Turn> turns(shard_order_->turns());
+  std::vector<Turn> turns(shard_order()->turns());
   const auto add = [&](const Visit& visit) {
     Turn& its = turns[turn(visit)];
     (visit.action == Action::local   ? its.adam
@@ -184,9 +184,10 @@ void StatePlan::order_turns() {
 std::vector<Visit> StatePlan::lending_visits(std::uint64_t tile) const {
   std::set<std::uint32_t> chunks;
   const TileEntry& entry = tiles_[tile];
-  for (std::size_t i = 0; i < moments_.size(); ++i)
-    if (formats::overlap(moments_[i], {entry.first, entry.count}).count > 0)
-      chunks.insert(static_cast<std::uint32_t>(lent_in_[i]));
+  const std::span<const FlatRange> moments = items_.moments();
+  for (std::size_t i = 0; i < moments.size(); ++i)
+    if (formats::overlap(moments[i], {entry.first, entry.count}).count > 0)
+      chunks.insert(items_.lent_in(i));
   std::vector<Visit> visits;
   for (const std::uint32_t chunk : chunks)
     for (const Action action : {Action::lend, Action::normalise})
@@ -201,8 +202,8 @@ std::size_t StatePlan::turn(const Visit& visit) const {
     return ShardOrder::turn_of_chunk(visit.item, TileKind::masters);
   const TileEntry& tile = entry(visit);
   const TileKind with = visit.action == Action::decay ? TileKind::momentum : tile.kind;
-  if (with != TileKind::adam) return shard_order_->turn_of(bundles_[tile.item], with);
-  return tile.first * shard_order_->turns() / adam_line_->length();
+  if (with != TileKind::adam) return shard_order()->turn_of(items_.bundle(tile.item), with);
+  return tile.first * shard_order()->turns() / adam_line().length();
 }
 
 }  // namespace ebb::libmuon
