@@ -16,21 +16,18 @@ constexpr std::int64_t kNotReady = 0, kElsewhere = 1, kReady = 2;
 // A rank that is destroyed alone waits no longer than that for others to meet it.
 constexpr std::chrono::milliseconds kEarlySlice(1000);
 
-double seconds(Flow::Clock::duration duration) {
-  return std::chrono::duration<double>(duration).count();
-}
-
 }  // namespace
 
-Flow::Flow(Communicator& ranks, Early early) : ranks_(ranks), early_(std::move(early)) {
+Flow::Flow(Communicator& ranks, Early early)
+    : ranks_(ranks), bring_early_(std::move(early.bring)), early_(early.count) {
   ended_.why = Error{Code::state, "no weights were handed out yet", "call install_weights()"};
 }
 
 Result<std::unique_ptr<Flow>> Flow::start(Communicator& ranks, Early early) {
   std::unique_ptr<Flow> flow(new Flow(ranks, std::move(early)));
-  EBB_TRY_ASSIGN(flow->meeting_thread_,
+  EBB_TRY_ASSIGN(flow->threads_[0],
                  libswap::start_thread([self = flow.get()] { self->serve_meetings(); }));
-  EBB_TRY_ASSIGN(flow->sweeping_thread_,
+  EBB_TRY_ASSIGN(flow->threads_[1],
                  libswap::start_thread([self = flow.get()] { self->serve_sweeps(); }));
   return flow;
 }
@@ -42,8 +39,8 @@ Flow::~Flow() {
     closing_ = true;
     changed_.notify_all();
   }
-  for (std::thread* thread : {&meeting_thread_, &sweeping_thread_})
-    if (thread->joinable()) thread->join();
+  for (std::thread& thread : threads_)
+    if (thread.joinable()) thread.join();
 }
 
 template <typename Body>
@@ -56,7 +53,7 @@ auto Flow::or_lost(const Body& body) {
   });
   if (ended) return answer;
   const libswap::MutexLock lock(mutex_);
-  lost_ = spoiled_ = true;
+  sweep_.lose();
   return answer;
 }
 
@@ -66,7 +63,7 @@ auto Flow::or_apart(const Body& body) {
   bool lost = false;
   {
     const libswap::MutexLock lock(mutex_);
-    lost = lost_;
+    lost = sweep_.lost();
   }
   if (!answer && lost) libswap::when_memory([this] { ranks_.abort(); });
   return answer;
@@ -93,112 +90,105 @@ void Flow::serve_meetings() {
       while (!closing_ && runs_ == seen && !early_due()) changed_.wait(mutex_);
       if (closing_) return;
       run = !early_due();
-      early_under_way_ = !run;
+      if (!run) early_.begin();
     }
     if (run) {
       run_meetings();
       ++seen;
       continue;
     }
-    Result<bool> brought = or_apart([this] { return bring_early(); });
+    Result<bool> brought = or_apart([this] { return next_early(); });
     const libswap::MutexLock lock(mutex_);
-    early_under_way_ = false;
-    if (!brought)
-      early_error_ = std::move(brought).error();
-    else if (*brought)
-      ++early_came_;
-    else
-      early_called_off_ = true;
+    early_.end(std::move(brought));
     changed_.notify_all();
   }
 }
 
 void Flow::begin(Work work) {
   const libswap::MutexLock lock(mutex_);
-  EBB_CHECK(!under_way_);
+  EBB_CHECK(stage_ == Stage::idle);
   work_ = std::move(work);
-  voted_ = came_ = in_ = swept_ = out_ = 0;
-  spoiled_ = lost_ = false;
+  voted_ = in_ = out_ = 0;
+  sweep_.begin();
   ended_ = {};
   begin_run();
 }
 
 void Flow::go_on() {
   const libswap::MutexLock lock(mutex_);
-  EBB_CHECK(!under_way_ && ended_.how == Ended::How::stopped);
+  EBB_CHECK(stage_ == Stage::idle && ended_.how == Ended::How::stopped);
   ended_ = {.not_out = std::move(ended_.not_out)};
   begin_run();
 }
 
 void Flow::begin_run() {
-  under_way_ = sweeping_ = true;
-  ending_ = false;
+  stage_ = Stage::under_way;
+  sweep_.start();
   ++runs_;
   changed_.notify_all();
 }
 
 Flow::Ended Flow::wait() {
   const libswap::MutexLock lock(mutex_);
-  while (under_way_) changed_.wait(mutex_);
+  while (stage_ != Stage::idle) changed_.wait(mutex_);
   return ended_;
 }
 
 bool Flow::ends_within(std::chrono::milliseconds limit) {
   const auto end = Clock::now() + limit;
   const libswap::MutexLock lock(mutex_);
-  while (under_way_ && Clock::now() < end) changed_.wait_for(mutex_, end - Clock::now());
-  return !under_way_;
+  while (stage_ != Stage::idle && Clock::now() < end) changed_.wait_for(mutex_, end - Clock::now());
+  return stage_ == Stage::idle;
 }
 
 void Flow::ready_early(std::size_t pieces) {
   const libswap::MutexLock lock(mutex_);
-  early_ready_ = pieces;
+  early_.ready(pieces);
   changed_.notify_all();
 }
 
 std::size_t Flow::came_early() const {
   const libswap::MutexLock lock(mutex_);
-  return early_came_;
+  return early_.came();
 }
 
 void Flow::drop_early() {
   const libswap::MutexLock lock(mutex_);
-  EBB_CHECK(!under_way_);
-  dropping_ = true;
+  EBB_CHECK(stage_ == Stage::idle);
+  early_.drop();
   changed_.notify_all();
-  while (early_under_way_ || early_due()) changed_.wait(mutex_);
-  dropping_ = early_called_off_ = false;
-  early_ready_ = early_came_ = 0;
+  while (early_.under_way() || early_due()) changed_.wait(mutex_);
+  early_.forget();
   changed_.notify_all();
 }
 
 // A work that was stopped still needs what came for it, and brings the rest itself.
 bool Flow::early_due() const {
-  const bool stopped = !under_way_ && ended_.how == Ended::How::stopped;
-  return early_came_ < early_.count && !early_called_off_ && !early_error_ && !stopped;
+  const bool stopped = stage_ == Stage::idle && ended_.how == Ended::How::stopped;
+  return early_.due() && !stopped;
 }
 
 std::int64_t Flow::early_vote() const {
-  if (under_way_ || dropping_) return kElsewhere;
-  return early_ready_ > early_came_ ? kReady : kNotReady;
+  if (stage_ != Stage::idle || early_.dropping()) return kElsewhere;
+  return early_.next_is_ready() ? kReady : kNotReady;
 }
 
 Result<> Flow::ranks_meet() const {
   const libswap::MutexLock lock(mutex_);
-  return early_error_ ? *early_error_ : Result<>();
+  return early_.ranks_meet();
 }
 
 // False: called off.
-Result<bool> Flow::bring_early() {
+Result<bool> Flow::next_early() {
   EBB_TRY_ASSIGN(const std::int64_t all, meet(&Flow::early_vote, kEarlySlice));
   if (all != kReady) return false;
-  EBB_TRY(early_.bring(came_early()));
+  EBB_TRY(bring_early_(came_early()));
   return true;
 }
 
 Result<> Flow::wait_for_out(std::size_t chunk) {
   const libswap::MutexLock lock(mutex_);
-  while (out_ <= chunk && under_way_ && !ended_.not_out) changed_.wait(mutex_);
+  while (out_ <= chunk && stage_ != Stage::idle && !ended_.not_out) changed_.wait(mutex_);
   if (out_ > chunk) return {};
   if (ended_.not_out) return *ended_.not_out;
   return ended_.why ? *ended_.why : Result<>();  // whole, and of what hands nothing out
@@ -206,46 +196,38 @@ Result<> Flow::wait_for_out(std::size_t chunk) {
 
 std::size_t Flow::next_to_sweep() const {
   const libswap::MutexLock lock(mutex_);
-  return swept_;
+  return sweep_.chunks();
 }
 
 bool Flow::may_sweep(std::size_t chunk) {
   const libswap::MutexLock lock(mutex_);
   if (chunk == work_.chunks) return false;
-  while (in_ <= chunk && !ending_) changed_.wait(mutex_);
-  if (ending_) return false;
-  sweeps_since_ = Clock::now();
+  while (in_ <= chunk && stage_ == Stage::under_way) changed_.wait(mutex_);
+  if (stage_ != Stage::under_way) return false;
+  sweep_.turn_to_next();
   return true;
 }
 
 void Flow::swept() {
   const libswap::MutexLock lock(mutex_);
-  rest_sweep();
-  ++swept_;
+  sweep_.swept();
   changed_.notify_all();
 }
 
 void Flow::spoil() {
   const libswap::MutexLock lock(mutex_);
-  spoiled_ = true;
-}
-
-void Flow::rest_sweep() {
-  if (sweeps_since_) sweeping_s_ += seconds(Clock::now() - *sweeps_since_);
-  sweeps_since_.reset();
+  sweep_.spoil();
 }
 
 double Flow::sweeping_s() const {
   const libswap::MutexLock lock(mutex_);
-  return sweeping_s_ + (sweeps_since_ ? seconds(Clock::now() - *sweeps_since_) : 0);
+  return sweep_.seconds();
 }
 
 void Flow::run_sweep() {
   Result<> answer = or_lost(work_.sweep);
   const libswap::MutexLock lock(mutex_);
-  sweep_answer_ = std::move(answer);
-  rest_sweep();
-  sweeping_ = false;
+  sweep_.end(std::move(answer));
   changed_.notify_all();
 }
 
@@ -254,24 +236,15 @@ void Flow::run_meetings() {
   const libswap::MutexLock lock(mutex_);
   ended.not_out = std::move(ended_.not_out);
   ended_ = std::move(ended);
-  under_way_ = false;
-  if (ended_.how == Ended::How::whole) {
-    early_called_off_ = false;
-    if (work_.uses_up_early) early_ready_ = early_came_ = 0;
-  }
+  stage_ = Stage::idle;
+  if (ended_.how == Ended::How::whole) early_.work_ended(work_.uses_up_early);
   changed_.notify_all();
 }
 
 Result<Flow::Ended::How> Flow::meet_for_all_chunks() {
   EBB_TRY(ranks_meet());
   for (; voted_ < work_.chunks; ++voted_) {
-    while (came_ < std::min(voted_ + 2, work_.chunks)) {
-      EBB_TRY(work_.in(came_));
-      ++came_;
-      const libswap::MutexLock lock(mutex_);
-      in_ = came_;
-      changed_.notify_all();
-    }
+    EBB_TRY(bring_in(std::min(voted_ + 2, work_.chunks)));
     EBB_TRY_ASSIGN(const std::int64_t all, meet(&Flow::vote));
     if (all == kSpoiled) return Ended::How::spoiled;
     if (all == kFailed) return Ended::How::stopped;
@@ -279,6 +252,22 @@ Result<Flow::Ended::How> Flow::meet_for_all_chunks() {
     hand_out(voted_);
   }
   return Ended::How::whole;
+}
+
+// The next chunks, until so many have come.
+Result<> Flow::bring_in(std::size_t chunks) {
+  for (std::size_t came = chunks_in(); came < chunks; ++came) {
+    EBB_TRY(work_.in(came));
+    const libswap::MutexLock lock(mutex_);
+    in_ = came + 1;
+    changed_.notify_all();
+  }
+  return {};
+}
+
+std::size_t Flow::chunks_in() const {
+  const libswap::MutexLock lock(mutex_);
+  return in_;
 }
 
 // Until nobody's answer is 0; the smallest of them. They meet in every quarter of their limit, and
@@ -308,12 +297,12 @@ Result<std::int64_t> Flow::meet(std::int64_t (Flow::*mine)() const,
 }
 
 std::int64_t Flow::vote() const {
-  if (swept_ > voted_) return kSwept;
-  if (sweeping_) return kSweeping;
-  return spoiled_ ? kSpoiled : kFailed;
+  if (sweep_.chunks() > voted_) return kSwept;
+  if (sweep_.running()) return kSweeping;
+  return sweep_.spoiled() ? kSpoiled : kFailed;
 }
 
-std::int64_t Flow::at_rest() const { return sweeping_ ? 0 : 1; }
+std::int64_t Flow::at_rest() const { return sweep_.running() ? 0 : 1; }
 
 // A chunk's weights that could not be handed out do not hold back the others' state.
 void Flow::hand_out(std::size_t chunk) {
@@ -334,7 +323,7 @@ void Flow::hand_out(std::size_t chunk) {
 Flow::Ended Flow::come_to_rest(Result<Ended::How> how) {
   {
     const libswap::MutexLock lock(mutex_);
-    ending_ = true;
+    stage_ = Stage::ending;
     changed_.notify_all();
   }
   const Ended::How all = how ? *how : Ended::How::apart;
@@ -343,18 +332,19 @@ Flow::Ended Flow::come_to_rest(Result<Ended::How> how) {
     if (auto rest = or_apart([this] { return meet(&Flow::at_rest); }); !rest)
       met = std::move(rest).error();
   const libswap::MutexLock lock(mutex_);
-  while (sweeping_) changed_.wait(mutex_);
+  while (sweep_.running()) changed_.wait(mutex_);
   Ended ended{.begun = in_ > 0, .at = Clock::now()};
   if (!met) {
-    ended.how = lost_ ? Ended::How::lost : Ended::How::apart;
+    ended.how = sweep_.lost() ? Ended::How::lost : Ended::How::apart;
     ended.why = std::move(met).error();
-  } else if (lost_ || all != Ended::How::whole) {
-    ended.how = lost_ ? Ended::How::lost : all;
-    ended.why = sweep_answer_ ? libswap::when_memory([this] {
+  } else if (sweep_.lost() || all != Ended::How::whole) {
+    ended.how = sweep_.lost() ? Ended::How::lost : all;
+    Result<> answer = sweep_.take_answer();
+    ended.why = answer ? libswap::when_memory([this] {
       return Error{Code::peer, "another rank failed while " + work_.doing,
                    "its own message says why"};
     })
-                              : std::move(sweep_answer_).error();
+                       : std::move(answer).error();
   }
   return ended;
 }

@@ -15,6 +15,7 @@
 // lost, on this rank, and spoiled on the others.
 #pragma once
 
+#include <array>
 #include <chrono>
 #include <cstdint>
 #include <functional>
@@ -24,6 +25,8 @@
 #include <thread>
 
 #include "ebb/libmuon/comm/communicator.h"
+#include "ebb/libmuon/step/early_pieces.h"
+#include "ebb/libmuon/step/sweep_state.h"
 #include "ebb/libswap/sys/mutex.h"
 
 namespace ebb::libmuon {
@@ -97,6 +100,11 @@ class Flow {
   double sweeping_s() const;
 
  private:
+  enum class Stage : std::uint8_t {
+    idle,
+    under_way,
+    ending,  // the sweep comes to rest
+  };
   Flow(Communicator& ranks, Early early);
   void serve_sweeps();
   void serve_meetings();
@@ -109,45 +117,40 @@ class Flow {
   void run_sweep();
   void run_meetings();
   Result<Ended::How> meet_for_all_chunks();
+  Result<> bring_in(std::size_t chunks);
+  std::size_t chunks_in() const;
   Result<std::int64_t> meet(std::int64_t (Flow::*mine)() const,
                             std::chrono::milliseconds slice = {});
   std::int64_t vote() const EBB_REQUIRES(mutex_);
   std::int64_t at_rest() const EBB_REQUIRES(mutex_);
   std::int64_t early_vote() const EBB_REQUIRES(mutex_);
   bool early_due() const EBB_REQUIRES(mutex_);
-  Result<bool> bring_early();
+  Result<bool> next_early();
   Result<> ranks_meet() const;
   void hand_out(std::size_t chunk);
   Ended come_to_rest(Result<Ended::How> how);
-  void rest_sweep() EBB_REQUIRES(mutex_);
 
+  // Constant; the work changes only while nothing is under way.
   Communicator& ranks_;
-  const Early early_;
-  Work work_;                         // changes only while nothing is under way
-  std::size_t voted_ = 0, came_ = 0;  // chunks; of the thread that meets
+  const std::function<Result<>(std::size_t piece)> bring_early_;
+  Work work_;
+
+  // Of the thread that meets.
+  std::size_t voted_ = 0;  // chunks
+
+  // Guarded by mutex_.
   mutable libswap::Mutex mutex_;
   libswap::Condition changed_;
+  EarlyPieces early_ EBB_GUARDED_BY(mutex_);
+  SweepState sweep_ EBB_GUARDED_BY(mutex_);
   std::uint64_t runs_ EBB_GUARDED_BY(mutex_) = 0;  // begun or gone on with
   bool closing_ EBB_GUARDED_BY(mutex_) = false;
-  bool under_way_ EBB_GUARDED_BY(mutex_) = false;
-  bool ending_ EBB_GUARDED_BY(mutex_) = false;    // the sweep comes to rest
-  bool sweeping_ EBB_GUARDED_BY(mutex_) = false;  // Work::sweep has not returned
-  bool spoiled_ EBB_GUARDED_BY(mutex_) = false;
-  bool lost_ EBB_GUARDED_BY(mutex_) = false;
-  std::size_t in_ EBB_GUARDED_BY(mutex_) = 0;  // chunks, and so on
-  std::size_t swept_ EBB_GUARDED_BY(mutex_) = 0;
-  std::size_t out_ EBB_GUARDED_BY(mutex_) = 0;
-  Result<> sweep_answer_ EBB_GUARDED_BY(mutex_);
-  std::optional<Clock::time_point> sweeps_since_ EBB_GUARDED_BY(mutex_);
-  double sweeping_s_ EBB_GUARDED_BY(mutex_) = 0;
+  Stage stage_ EBB_GUARDED_BY(mutex_) = Stage::idle;
+  std::size_t in_ EBB_GUARDED_BY(mutex_) = 0;   // chunks that came
+  std::size_t out_ EBB_GUARDED_BY(mutex_) = 0;  // that were handed out
   Ended ended_ EBB_GUARDED_BY(mutex_);
-  std::size_t early_ready_ EBB_GUARDED_BY(mutex_) = 0;  // pieces, on this rank
-  std::size_t early_came_ EBB_GUARDED_BY(mutex_) = 0;
-  bool early_under_way_ EBB_GUARDED_BY(mutex_) = false;
-  bool early_called_off_ EBB_GUARDED_BY(mutex_) = false;  // until a work has ended
-  bool dropping_ EBB_GUARDED_BY(mutex_) = false;
-  std::optional<Error> early_error_ EBB_GUARDED_BY(mutex_);  // the ranks cannot meet any more
-  std::thread meeting_thread_, sweeping_thread_;
+
+  std::array<std::thread, 2> threads_;  // that meets, that sweeps
 };
 
 }  // namespace ebb::libmuon
