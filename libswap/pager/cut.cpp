@@ -13,14 +13,14 @@ constexpr std::chrono::milliseconds kGlance{5};
 
 void TileCache::begin_cut() {
   const MutexLock lock(mutex_);
-  EBB_CHECK(releasing_ == 0 && resident_writes_ == 0);
-  cut_error_.reset();
-  cut_writes_ = 0;
+  EBB_CHECK(in_flight_.releases() == 0 && cut_.residents() == 0);
+  std::uint64_t under_way = 0;
   for (Tile& tile : tiles_) {
     tile.cut_pending = tile.resident && tile.dirty && !tile.writing;
     tile.of_cut = tile.writing || (!tile.resident && tile.state == State::leaving);
-    if (tile.of_cut) ++cut_writes_;
+    if (tile.of_cut) ++under_way;
   }
+  cut_.begin(under_way);
 }
 
 // Sleeps until `ready`; tries again what failed and is due.
@@ -51,12 +51,13 @@ Result<> TileCache::write_residents() {
     {
       const MutexLock lock(mutex_);
       wait_for_cut_writes(
-          [this]() EBB_REQUIRES(mutex_) { return resident_writes_ < kMostResidentWrites; });
-      if (cut_error_ || error_) return cut_error_ ? *cut_error_ : *error_;
+          [this]() EBB_REQUIRES(mutex_) { return cut_.residents() < kMostResidentWrites; });
+      if (cut_.error()) return *cut_.error();
+      EBB_TRY(failures_.why());
       // A guest may have been written, and have left, before its turn came.
       if (!tiles_[tile].cut_pending || tiles_[tile].writing) continue;
       tiles_[tile].writing = true;
-      ++resident_writes_;
+      cut_.begin_resident();
     }
     write_resident(tile);
   }
@@ -66,7 +67,7 @@ Result<> TileCache::write_residents() {
 void TileCache::write_resident(std::uint64_t tile) {
   fetch(tile);
   // A device that failed brought nothing.
-  const Device* const device = device_memory_.buffer().device;
+  const Device* const device = memory_.device();
   Result<> submitted = device != nullptr ? device->status() : Result<>();
   if (submitted) submitted = or_no_memory([&] { return submit_write(tile); });
   if (submitted) return;
@@ -93,33 +94,33 @@ void TileCache::fetch(std::uint64_t number) {
 void TileCache::resident_written(std::uint64_t number, const Result<>& result) {
   Tile& tile = tiles_[number];
   if (!tile.cut_pending) return guest_written(number, result);
-  if (!result && !cut_error_ && again_later(number)) return;
-  --resident_writes_;
+  if (!result && !cut_.error() && again_later(number)) return;
+  cut_.end_resident();
   tile.writing = false;
   tile.attempts = 0;
   give_bounce_back(tile);
   tile.cut_pending = false;  // where it failed, the cut is lost
   if (result) {
     tile.dirty = false;
-    stats_.cut_bytes += tile_bytes_;
-  } else if (!cut_error_) {
-    when_memory([&]() EBB_REQUIRES(mutex_) { cut_error_ = result.error(); });
+    stats_.cut_bytes += memory_.tile_bytes();
+  } else {
+    when_memory([&]() EBB_REQUIRES(mutex_) { cut_.fail(result.error()); });
   }
   tell_all();
 }
 
 Result<> TileCache::finish_cut() {
-  const TraceSpan span(trace_, rank_, Lane::commit, "cut writes");
-  Result<> written = or_no_memory([this] { return write_residents(); });
+  const TraceSpan span = trace_.span(Lane::commit, "cut writes");
+  const Result<> written = or_no_memory([this] { return write_residents(); });
   const MutexLock lock(mutex_);
-  if (!written && !cut_error_) cut_error_ = std::move(written).error();
-  wait_for_cut_writes([this]() EBB_REQUIRES(mutex_) { return resident_writes_ == 0; });
+  if (!written) cut_.fail(written.error());
+  wait_for_cut_writes([this]() EBB_REQUIRES(mutex_) { return cut_.residents() == 0; });
   for (Tile& tile : tiles_) tile.cut_pending = false;
   tell_all();
-  wait_for_cut_writes([this]()
-                          EBB_REQUIRES(mutex_) { return cut_writes_ == 0 || error_.has_value(); });
-  if (!cut_error_ && cut_writes_ != 0) cut_error_ = error_;
-  if (cut_error_) return *cut_error_;
+  wait_for_cut_writes(
+      [this]() EBB_REQUIRES(mutex_) { return cut_.writes() == 0 || failures_.stopped(); });
+  if (cut_.writes() != 0) cut_.fail(failures_.why().error());
+  if (cut_.error()) return *cut_.error();
   return {};
 }
 

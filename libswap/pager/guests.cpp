@@ -6,7 +6,7 @@
 namespace ebb::libswap {
 
 std::span<std::byte> TileCache::frames(std::uint64_t first, std::uint64_t count) {
-  return memory_.bytes().subspan(first * tile_bytes_, count * tile_bytes_);
+  return memory_.at(first, count);
 }
 
 void TileCache::admit(std::uint64_t number, std::uint64_t frame) {
@@ -26,9 +26,7 @@ bool TileCache::arrived(std::uint64_t tile) const {
 
 std::optional<Error> TileCache::why_unreadable(std::uint64_t first, std::uint64_t count) const {
   const MutexLock lock(mutex_);
-  const auto found = unreadable_.lower_bound(first);
-  if (found == unreadable_.end() || found->first >= first + count) return std::nullopt;
-  return found->second;
+  return failures_.why_unreadable(first, count);
 }
 
 void TileCache::change(std::uint64_t number, std::uint64_t frame, std::uint64_t step) {
@@ -40,7 +38,7 @@ void TileCache::change(std::uint64_t number, std::uint64_t frame, std::uint64_t 
   tile.frame = frame;
   tile.step = step;
   tile.dirty = true;
-  tile.changed = ++changes_;
+  tile.changed = cut_.count_change();
 }
 
 bool TileCache::may_change(std::uint64_t tile) const {
@@ -59,15 +57,13 @@ void TileCache::write_out(std::uint64_t number) {
     Tile& tile = tiles_[number];
     if (!tile.dirty || tile.writing) return;
     tile.writing = true;
-    if (tile.cut_pending) ++resident_writes_;
-    ++in_flight_;
-    ++releasing_;
+    if (tile.cut_pending) cut_.begin_resident();
+    in_flight_.begin_release();
   }
   const auto write = [this, number] {
     write_resident(number);
     const MutexLock lock(mutex_);
-    --in_flight_;
-    --releasing_;
+    in_flight_.end_release();
     tell_all();
   };
   // Its client may wait for nothing for a long time, and a cut for this.
@@ -80,8 +76,8 @@ void TileCache::guest_written(std::uint64_t number, const Result<>& result) {
   Tile& tile = tiles_[number];
   tile.writing = tile.dirty = false;
   tile.attempts = 0;
-  stats_.written_bytes += tile_bytes_;
-  if (std::exchange(tile.of_cut, false)) --cut_writes_;
+  stats_.written_bytes += memory_.tile_bytes();
+  if (std::exchange(tile.of_cut, false)) cut_.wrote();
   tell_all();
 }
 
@@ -89,7 +85,7 @@ void TileCache::dismiss(std::uint64_t number) {
   const MutexLock lock(mutex_);
   Tile& tile = tiles_[number];
   EBB_CHECK(tile.guest && tile.state == State::in_memory && !tile.dirty);
-  unreadable_.erase(number);
+  failures_.readable(number);
   tile.resident = tile.guest = false;
   tile.state = State::on_disk;
 }
@@ -107,8 +103,7 @@ Result<> TileCache::wait_for(const char* what, const std::function<bool()>& read
 
 Result<> TileCache::failure() const {
   const MutexLock lock(mutex_);
-  if (error_) return *error_;
-  return {};
+  return failures_.why();
 }
 
 }  // namespace ebb::libswap

@@ -51,14 +51,14 @@ std::optional<std::string> TileCache::broken_of(const Tile& tile) {
 // Each is a tile's, or free. Guests take frames of their client's choice, all of which are free to
 // the cache.
 std::optional<std::string> TileCache::broken_of_places() const {
-  std::vector<std::uint64_t> host = free_frames_, device, guests;
+  std::vector<std::uint64_t> host = free_.frames(), device, guests;
   for (const Tile& tile : tiles_) {
     if (tile.bounce) host.push_back(*tile.bounce);
     if (tile.state == State::on_disk) continue;
     (tile.guest ? guests : tile.on_device ? device : host).push_back(tile.frame);
   }
-  host.insert(host.end(), free_bounces_.begin(), free_bounces_.end());
-  const std::uint64_t places = memory_.size() / tile_bytes_;
+  host.insert(host.end(), free_.bounces().begin(), free_.bounces().end());
+  const std::uint64_t places = memory_.places();
   const bool apart = std::ranges::all_of(guests, [&](std::uint64_t i) { return i < places; });
   std::ranges::sort(guests);
   return first_broken(std::array<Rule, 4>{{
@@ -79,18 +79,19 @@ std::optional<std::string> TileCache::broken_of_counts() const {
   };
   return first_broken(std::array<Rule, 7>{{
       {"what the disk reads, and what is released, is in flight",
-       reads_ + releasing_ <= in_flight_},
+       in_flight_.reads() + in_flight_.releases() <= in_flight_.all()},
       {"a cut counts what of it is under way",
-       cut_writes_ == tiles([](const Tile& tile) { return tile.of_cut; })},
-      {"a cut counts what of it is being written", resident_writes_ == tiles([](const Tile& tile) {
+       cut_.writes() == tiles([](const Tile& tile) { return tile.of_cut; })},
+      {"a cut counts what of it is being written", cut_.residents() == tiles([](const Tile& tile) {
                                                      return tile.cut_pending && tile.writing;
                                                    })},
-      {"what stops a cache waits for go_on()", error_.has_value() == !given_up_.empty()},
-      {"what is tried again moves", std::ranges::all_of(again_, may_fail, &Failed::tile)},
-      {"what was given up would move", std::ranges::all_of(given_up_, may_fail)},
+      {"what stops a cache waits for go_on()",
+       failures_.stopped() == !failures_.given_up().empty()},
+      {"what is tried again moves", std::ranges::all_of(failures_.to_try(), may_fail)},
+      {"what was given up would move", std::ranges::all_of(failures_.given_up(), may_fail)},
       {"what is wanted is no resident",
-       std::ranges::none_of(wanted_, [this](std::uint64_t tile)
-                                         EBB_REQUIRES(mutex_) { return tiles_[tile].resident; })},
+       std::ranges::none_of(wanted_.tiles(), [this](std::uint64_t tile) EBB_REQUIRES(
+                                                 mutex_) { return tiles_[tile].resident; })},
   }});
 }
 

@@ -8,13 +8,13 @@ void TileCache::wait_until_quiet() {
   pool_.help_until([this] {
     try_what_is_due();
     const MutexLock lock(mutex_);
-    return in_flight_ == 0 && again_.empty();
+    return in_flight_.all() == 0 && failures_.none_to_try();
   });
 }
 
 Result<> TileCache::copy_to(Store& other) {
   wait_until_quiet();
-  EBB_TRY_ASSIGN(AlignedBuffer room, AlignedBuffer::allocate(tile_bytes_));
+  EBB_TRY_ASSIGN(AlignedBuffer room, AlignedBuffer::allocate(memory_.tile_bytes()));
   for (std::uint64_t tile = 0; tile < store_->superblock().tiles; ++tile)
     EBB_TRY(copy_tile(tile, other, room.bytes()));
   return {};
@@ -38,7 +38,7 @@ Result<> TileCache::copy_tile(std::uint64_t number, Store& other, std::span<std:
 
 void TileCache::move_to(Store& other) {
   const MutexLock lock(mutex_);
-  EBB_CHECK(in_flight_ == 0 && releasing_ == 0);
+  EBB_CHECK(in_flight_.all() == 0);
   for (std::uint64_t number = 0; number < tiles_.size(); ++number) {
     Tile& tile = tiles_[number];
     if (!tile.resident) continue;

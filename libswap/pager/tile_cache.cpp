@@ -1,38 +1,45 @@
 #include "ebb/libswap/pager/tile_cache.h"
 
 #include <algorithm>
+#include <numeric>
+#include <utility>
 
 #include "ebb/libswap/sys/process.h"
 #include "ebb/libswap/sys/when_memory.h"
 
 namespace ebb::libswap {
+namespace {
+
+// So many places, from `first` on.
+std::vector<std::uint64_t> places_from(std::uint64_t first, std::uint64_t count) {
+  std::vector<std::uint64_t> places(count);
+  std::iota(places.begin(), places.end(), first);
+  return places;
+}
+
+}  // namespace
 
 Result<std::unique_ptr<TileCache>> TileCache::open(IoQueue& io, Store& store, Pool& pool,
                                                    const Homes& homes, Device* device,
                                                    Trace* trace) {
-  std::unique_ptr<TileCache> cache(new TileCache(io, store, pool, homes, trace));
-  const std::uint64_t tile_bytes = cache->tile_bytes_;
-  EBB_TRY_ASSIGN(cache->memory_, AlignedBuffer::allocate(homes.host_tiles() * tile_bytes));
-  static_cast<void>(io.keep_ready(cache->memory_.bytes(), tile_bytes));  // io_notes says why not
-  if (device != nullptr && homes.host_tiles() > 0) {
-    EBB_TRY_ASSIGN(cache->pinned_, device->pin(cache->memory_.bytes()));
-  }
-  if (const std::uint64_t there = homes.count(Tier::device); there > 0) {
-    EBB_CHECK(device != nullptr);
-    EBB_TRY_ASSIGN(cache->device_memory_, device->allocate(there * tile_bytes));
-  }
-  return cache;
+  const std::uint64_t tile_bytes = store.superblock().tile_bytes;
+  EBB_TRY_ASSIGN(TileMemory memory, TileMemory::allocate(homes, tile_bytes, device));
+  static_cast<void>(io.keep_ready(memory.all(), tile_bytes));  // io_notes says why not
+  return std::unique_ptr<TileCache>(
+      new TileCache(io, store, pool, homes, std::move(memory), trace));
 }
 
-TileCache::TileCache(IoQueue& io, Store& store, Pool& pool, const Homes& homes, Trace* trace)
+TileCache::TileCache(IoQueue& io, Store& store, Pool& pool, const Homes& homes, TileMemory memory,
+                     Trace* trace)
     : io_(io),
       store_(&store),
       pool_(pool),
-      trace_(trace),
-      tile_bytes_(store.superblock().tile_bytes),
+      trace_(trace, store.superblock().rank, memory.tile_bytes()),
+      memory_(std::move(memory)),
       most_reads_(std::max<std::uint64_t>(1, homes.frames / 2)),
-      rank_(store.superblock().rank),
-      tiles_(store.superblock().tiles) {
+      tiles_(store.superblock().tiles),
+      free_(places_from(homes.count(Tier::host), homes.frames),
+            places_from(homes.count(Tier::host) + homes.frames, homes.bounces())) {
   EBB_CHECK(homes.tiles.size() == tiles_.size());
   EBB_CHECK(homes.count(Tier::nvme) == 0 || homes.frames > 0);
   std::uint64_t here = 0, there = 0;
@@ -44,22 +51,21 @@ TileCache::TileCache(IoQueue& io, Store& store, Pool& pool, const Homes& homes, 
     tile.state = State::in_memory;
     tile.frame = tile.on_device ? there++ : here++;
   }
-  for (std::uint64_t i = 0; i < homes.frames; ++i) free_frames_.push_back(here++);
-  for (std::uint64_t i = 0; i < homes.bounces(); ++i) free_bounces_.push_back(here++);
-  stats_.resident_bytes = (homes.tiles.size() - homes.count(Tier::nvme)) * tile_bytes_;
-  stats_.frame_bytes = (homes.frames + homes.bounces()) * tile_bytes_;
+  const std::uint64_t tile_bytes = memory_.tile_bytes();
+  stats_.resident_bytes = (homes.tiles.size() - homes.count(Tier::nvme)) * tile_bytes;
+  stats_.frame_bytes = (homes.frames + homes.bounces()) * tile_bytes;
 }
 
 TileCache::~TileCache() {
   {
     const MutexLock lock(mutex_);
-    wanted_.clear();
+    wanted_.tiles().clear();
   }
   pool_.help_until([this] {
     const MutexLock lock(mutex_);
-    return in_flight_ == 0;
+    return in_flight_.all() == 0;
   });
-  io_.let_go(memory_.bytes());
+  io_.let_go(memory_.all());
 }
 
 bool TileCache::resident(std::uint64_t tile) const {
@@ -69,23 +75,19 @@ bool TileCache::resident(std::uint64_t tile) const {
 
 std::span<std::byte> TileCache::frame_of(const Tile& tile) {
   EBB_CHECK(tile.bounce || !tile.on_device);
-  return memory_.bytes().subspan(tile.bounce.value_or(tile.frame) * tile_bytes_, tile_bytes_);
+  return memory_.at(tile.bounce.value_or(tile.frame));
 }
 
 Buffer TileCache::home_of(const Tile& tile) {
   if (!tile.on_device) return buffer_of(frame_of(tile));
-  return device_memory_.buffer().sub(tile.frame * tile_bytes_, tile_bytes_);
+  return memory_.on_device(tile.frame);
 }
 
-void TileCache::take_bounce(Tile& tile) {
-  EBB_CHECK(!free_bounces_.empty());
-  tile.bounce = free_bounces_.back();
-  free_bounces_.pop_back();
-}
+void TileCache::take_bounce(Tile& tile) { tile.bounce = free_.take_bounce(); }
 
 void TileCache::give_bounce_back(Tile& tile) {
   if (!tile.bounce) return;
-  free_bounces_.push_back(*tile.bounce);
+  free_.give_bounce(*tile.bounce);
   tile.bounce.reset();
 }
 
@@ -95,21 +97,16 @@ std::span<std::byte> TileCache::bytes_of(std::uint64_t tile) {
 }
 
 void TileCache::take_frame(Tile& tile) {
-  tile.frame = free_frames_.back();
-  free_frames_.pop_back();
+  tile.frame = free_.take_frame();
   count_frames();
 }
 
-void TileCache::count_frames() {
-  if (trace_ == nullptr) return;
-  const std::uint64_t frames = memory_.size() / tile_bytes_ - free_frames_.size();
-  trace_->count(rank_, "bytes of tiles in memory", frames * tile_bytes_);
-}
+void TileCache::count_frames() { trace_.in_memory(memory_.places() - free_.frames().size()); }
 
 void TileCache::leave_memory(Tile& tile) {
   tile.state = State::on_disk;
   tile.unwanted = false;
-  free_frames_.push_back(tile.frame);
+  free_.give_frame(tile.frame);
   count_frames();
   start_reads();
   tell_all();
@@ -125,27 +122,16 @@ void TileCache::wait(double PagerStats::* stall, const char* what,
   const double slept = pool_.help_until([&] {
     try_what_is_due();
     const MutexLock lock(mutex_);
-    return error_.has_value() || ready();
+    return failures_.stopped() || ready();
   });
   slept_for(stall, what, slept);
 }
 
 void TileCache::slept_for(double PagerStats::* stall, const char* what, double slept) {
   if (slept == 0) return;
-  if (trace_ != nullptr) {
-    const auto end = Clock::now();
-    const std::chrono::duration<double> length(slept);
-    trace_->add(rank_, Lane::wait, what, end - std::chrono::duration_cast<Clock::duration>(length),
-                end);
-  }
+  trace_.slept(what, slept);
   const MutexLock lock(mutex_);
   stats_.*stall += slept;
-}
-
-void TileCache::transferred(Lane lane, std::uint64_t tile, Clock::time_point begin) {
-  if (trace_ != nullptr)
-    trace_->add(rank_, lane, lane == Lane::read ? "page-in" : "write-behind", begin, Clock::now(),
-                {tile, tile_bytes_});
 }
 
 // --- in -----------------------------------------------------------------------------------------
@@ -154,14 +140,14 @@ void TileCache::prefetch(std::span<const std::uint64_t> tiles) {
   const MutexLock lock(mutex_);
   for (const std::uint64_t tile : tiles) {
     EBB_CHECK(!tiles_[tile].resident);
-    wanted_.push_back(tile);
+    wanted_.tiles().push_back(tile);
   }
   start_reads();
 }
 
 void TileCache::do_without(std::span<const std::uint64_t> tiles) {
   const MutexLock lock(mutex_);
-  std::erase_if(wanted_,
+  std::erase_if(wanted_.tiles(),
                 [&](std::uint64_t tile) { return std::ranges::binary_search(tiles, tile); });
   for (const std::uint64_t number : tiles) {
     Tile& tile = tiles_[number];
@@ -174,13 +160,13 @@ void TileCache::do_without(std::span<const std::uint64_t> tiles) {
 
 std::uint64_t TileCache::new_reader() {
   const MutexLock lock(mutex_);
-  return ++readers_;
+  return wanted_.new_reader();
 }
 
 bool TileCache::prefetch_for(std::uint64_t reader) {
   const MutexLock lock(mutex_);
-  if (std::exchange(reader_, reader) == reader) return true;
-  wanted_.clear();
+  if (wanted_.read_for(reader) == reader) return true;
+  wanted_.tiles().clear();
   for (Tile& tile : tiles_) {
     if (tile.resident || tile.in_use) continue;
     if (tile.state == State::reading) tile.unwanted = true;
@@ -193,11 +179,15 @@ bool TileCache::prefetch_for(std::uint64_t reader) {
 // what it is given would end them together: they would be computed together while it idles, and
 // written together.
 void TileCache::start_reads() {
-  while (!error_ && reads_ < most_reads_ && !free_frames_.empty() && !wanted_.empty()) {
-    const std::uint64_t number = wanted_.front();
+  const auto may_read = [this]() EBB_REQUIRES(mutex_) {
+    return !failures_.stopped() && in_flight_.reads() < most_reads_ && !free_.frames().empty();
+  };
+  std::deque<std::uint64_t>& wanted = wanted_.tiles();
+  while (may_read() && !wanted.empty()) {
+    const std::uint64_t number = wanted.front();
     Tile& tile = tiles_[number];
     if (tile.state != State::on_disk) return;
-    wanted_.pop_front();
+    wanted.pop_front();
     tile.state = State::reading;
     take_frame(tile);
     submit_read(number);
@@ -214,24 +204,23 @@ void TileCache::submit_read(std::uint64_t tile) {
                     .done = {}};
   when_memory([&] {
     request.done = [this, tile, begin = Clock::now()](const Result<>& result) {
-      transferred(Lane::read, tile, begin);
+      trace_.transferred(Lane::read, tile, begin);
       read_done(tile, result);
     };
   });
-  ++in_flight_;
-  ++reads_;
+  in_flight_.begin_read();
   io_.submit(std::move(request));
 }
 
 void TileCache::read_done(std::uint64_t tile, const Result<>& result) {
   {
     const MutexLock lock(mutex_);
-    --reads_;
+    in_flight_.disk_has_read();
     start_reads();
   }
   if (!result) return arrived(tile, result);
   pool_.post([this, tile] {
-    const TraceSpan span(trace_, rank_, Lane::compute, "verify");
+    const TraceSpan span = trace_.span(Lane::compute, "verify");
     arrived(tile, or_no_memory([&] { return store_->verify(tile, bytes_of(tile)); }));
   });
 }
@@ -240,24 +229,22 @@ void TileCache::arrived(std::uint64_t number, const Result<>& result) {
   Buffer from, to;
   {
     const MutexLock lock(mutex_);
-    --in_flight_;
+    in_flight_.end();
     Tile& tile = tiles_[number];
     EBB_CHECK(tile.state == State::reading);
     if (tile.unwanted) return leave_memory(tile);
     if (!result && !tile.guest) return failed(number, result.error());
     if (!result && again_later(number)) return;
-    if (!result)
-      when_memory(
-          [&]() EBB_REQUIRES(mutex_) { unreadable_.insert_or_assign(number, result.error()); });
-    if (result && tile.guest) stats_.read_bytes += tile_bytes_;
+    if (!result) failures_.unreadable(number, result.error());
+    if (result && tile.guest) stats_.read_bytes += memory_.tile_bytes();
     if (!tile.on_device) return is_here(number);
-    ++in_flight_;
+    in_flight_.begin();
     from = buffer_of(frame_of(tile));
     to = home_of(tile);
   }
   copy(from, to, {}).then([this, number] {
     const MutexLock lock(mutex_);
-    --in_flight_;
+    in_flight_.end();
     give_bounce_back(tiles_[number]);
     is_here(number);
   });
@@ -273,10 +260,10 @@ Result<> TileCache::load_residents() {
   for (std::uint64_t number = 0; number < store_->superblock().tiles; ++number) {
     if (!resident(number)) continue;
     wait(&PagerStats::stall_read_s, "residents", [&]() EBB_REQUIRES(mutex_) {
-      return !tiles_[number].on_device || !free_bounces_.empty();
+      return !tiles_[number].on_device || !free_.bounces().empty();
     });
     const MutexLock lock(mutex_);
-    if (error_) break;
+    if (failures_.stopped()) break;
     Tile& tile = tiles_[number];
     if (tile.on_device) take_bounce(tile);
     tile.state = State::reading;
@@ -287,8 +274,7 @@ Result<> TileCache::load_residents() {
                                 [](const Tile& tile) { return tile.state == State::reading; });
   });
   const MutexLock lock(mutex_);
-  if (error_) return *error_;
-  return {};
+  return failures_.why();
 }
 
 Result<Buffer> TileCache::acquire(std::uint64_t number, Use use) {
@@ -300,7 +286,7 @@ Result<Buffer> TileCache::acquire(std::uint64_t number, Use use) {
     });
   } else if (use == Use::create) {
     wait(&PagerStats::stall_read_s, "frame", [&]() EBB_REQUIRES(mutex_) {
-      return !free_frames_.empty() && tiles_[number].state == State::on_disk;
+      return !free_.frames().empty() && tiles_[number].state == State::on_disk;
     });
   } else {
     wait(&PagerStats::stall_read_s, "page-in", [&]() EBB_REQUIRES(mutex_) {
@@ -309,7 +295,7 @@ Result<Buffer> TileCache::acquire(std::uint64_t number, Use use) {
     });
   }
   const MutexLock lock(mutex_);
-  if (error_) return *error_;
+  EBB_TRY(failures_.why());
   Tile& tile = tiles_[number];
   EBB_CHECK(!tile.in_use);
   tile.in_use = true;
@@ -318,7 +304,7 @@ Result<Buffer> TileCache::acquire(std::uint64_t number, Use use) {
     take_frame(tile);
     std::ranges::fill(frame_of(tile), std::byte{0});
   } else if (!stays) {
-    stats_.read_bytes += tile_bytes_;
+    stats_.read_bytes += memory_.tile_bytes();
   }
   return home_of(tile);
 }
@@ -328,11 +314,11 @@ Result<Buffer> TileCache::acquire(std::uint64_t number, Use use) {
 void TileCache::release(std::uint64_t number, const Event& done) {
   {
     const MutexLock lock(mutex_);
-    ++in_flight_;
+    in_flight_.begin();
   }
   done.then([this, number] {
     const MutexLock lock(mutex_);
-    --in_flight_;
+    in_flight_.end();
     Tile& tile = tiles_[number];
     tile.in_use = false;
     if (tile.resident) return tell_all();
@@ -346,11 +332,10 @@ void TileCache::release_changed(std::uint64_t number, std::uint64_t step, const 
     Tile& tile = tiles_[number];
     EBB_CHECK(tile.in_use && tile.state == State::in_memory);
     tile.step = step;
-    ++in_flight_;
-    ++releasing_;
+    in_flight_.begin_release();
     if (!tile.resident) {
       tile.state = State::leaving;
-      stats_.written_bytes += tile_bytes_;
+      stats_.written_bytes += memory_.tile_bytes();
     }
   }
   done.then([this, number] {
@@ -360,17 +345,15 @@ void TileCache::release_changed(std::uint64_t number, std::uint64_t step, const 
       tile.in_use = false;
       if (tile.resident) {
         tile.dirty = true;
-        tile.changed = ++changes_;
-        --in_flight_;
-        --releasing_;
+        tile.changed = cut_.count_change();
+        in_flight_.end_release();
         return tell_all();
       }
     }
     pool_.post([this, number] {
       write_behind(number);
       const MutexLock lock(mutex_);
-      --in_flight_;
-      --releasing_;
+      in_flight_.end_release();
       tell_all();
     });
   });
@@ -387,13 +370,13 @@ Result<> TileCache::submit_write(std::uint64_t number) {
   }
   EBB_TRY_ASSIGN(Store::Write write, store_->begin_write(number, step));
   {
-    const TraceSpan span(trace_, rank_, Lane::compute, "checksum");
+    const TraceSpan span = trace_.span(Lane::compute, "checksum");
     store_->seal(write, bytes);
   }
   const Store::Place place = write.place;
   auto done = [this, number, write = std::move(write),
                begin = Clock::now()](const Result<>& result) mutable {
-    transferred(Lane::write, number, begin);
+    trace_.transferred(Lane::write, number, begin);
     write_done(number, std::move(write), result);
   };
   IoRequest request{.kind = RawOp::Kind::write,
@@ -404,7 +387,7 @@ Result<> TileCache::submit_write(std::uint64_t number) {
                     .done = std::move(done)};
   {
     const MutexLock lock(mutex_);
-    ++in_flight_;  // behind what may find no memory
+    in_flight_.begin();  // behind what may find no memory
   }
   io_.submit(std::move(request));
   return {};
@@ -419,22 +402,21 @@ void TileCache::write_behind(std::uint64_t tile) {
 
 void TileCache::write_done(std::uint64_t number, Store::Write write, const Result<>& result) {
   const MutexLock lock(mutex_);
-  --in_flight_;
+  in_flight_.end();
   if (result) store_->wrote(std::move(write));
   Tile& tile = tiles_[number];
   if (tile.resident) return resident_written(number, result);
   if (!result) return failed(number, result.error());
   tile.attempts = 0;
-  if (std::exchange(tile.of_cut, false)) --cut_writes_;
+  if (std::exchange(tile.of_cut, false)) cut_.wrote();
   leave_memory(tile);
 }
 
 Result<> TileCache::settle() {
   wait(&PagerStats::stall_read_s, "settle",
-       [this]() EBB_REQUIRES(mutex_) { return releasing_ == 0; });
+       [this]() EBB_REQUIRES(mutex_) { return in_flight_.releases() == 0; });
   const MutexLock lock(mutex_);
-  if (error_) return *error_;
-  return {};
+  return failures_.why();
 }
 
 PagerStats TileCache::stats() const {

@@ -17,23 +17,21 @@
 // of the pool.
 #pragma once
 
-#include <chrono>
 #include <cstdint>
-#include <deque>
-#include <map>
 #include <memory>
 #include <optional>
 #include <span>
 #include <string>
 #include <vector>
 
-#include "ebb/libswap/device/device.h"
 #include "ebb/libswap/pager/budget.h"
+#include "ebb/libswap/pager/pager_failures.h"
+#include "ebb/libswap/pager/pager_trace.h"
+#include "ebb/libswap/pager/tile_memory.h"
+#include "ebb/libswap/pager/under_way.h"
 #include "ebb/libswap/pool.h"
 #include "ebb/libswap/store/store.h"
-#include "ebb/libswap/sys/aligned_buffer.h"
 #include "ebb/libswap/sys/mutex.h"
-#include "ebb/libswap/trace.h"
 
 namespace ebb::libswap {
 
@@ -159,13 +157,9 @@ class TileCache {
     std::uint64_t step = 0;               // of the contents
     std::uint64_t changed = 0;            // resident only: when, counted in changes
   };
-  // A read or write that failed and may be tried again.
-  struct Failed {
-    std::uint64_t tile = 0;
-    Clock::time_point due;
-  };
 
-  TileCache(IoQueue& io, Store& store, Pool& pool, const Homes& homes, Trace* trace);
+  TileCache(IoQueue& io, Store& store, Pool& pool, const Homes& homes, TileMemory memory,
+            Trace* trace);
   std::span<std::byte> frame_of(const Tile& tile);  // of the host
   Buffer home_of(const Tile& tile);                 // where it is used
   void take_bounce(Tile& tile) EBB_REQUIRES(mutex_);
@@ -178,7 +172,6 @@ class TileCache {
   // Works for the pool until `ready`, asked under the lock, or an error.
   void wait(double PagerStats::* stall, const char* what, const std::function<bool()>& ready);
   void slept_for(double PagerStats::* stall, const char* what, double seconds);
-  void transferred(Lane lane, std::uint64_t tile, Clock::time_point begin);
 
   void start_reads() EBB_REQUIRES(mutex_);
   void submit_read(std::uint64_t tile) EBB_REQUIRES(mutex_);
@@ -210,36 +203,23 @@ class TileCache {
   std::optional<std::string> broken_of_places() const EBB_REQUIRES(mutex_);
   std::optional<std::string> broken_of_counts() const EBB_REQUIRES(mutex_);
 
+  // Constant, but for what lies in the memory; move_to() changes the store.
   IoQueue& io_;
   Store* store_;
   Pool& pool_;
-  Trace* const trace_;
-  const std::uint64_t tile_bytes_;
+  const PagerTrace trace_;
+  TileMemory memory_;
   const std::uint64_t most_reads_;  // at once
-  const Rank rank_;
-  AlignedBuffer memory_;  // residents, frames, bounces
-  Pinned pinned_;         // that memory, for the device
-  DeviceMemory device_memory_;
 
+  // Guarded by mutex_.
   mutable Mutex mutex_;
   Condition changed_;  // for finish_cut(); acquire() and settle() sleep in the pool
   std::vector<Tile> tiles_ EBB_GUARDED_BY(mutex_);
-  std::vector<std::uint64_t> free_frames_ EBB_GUARDED_BY(mutex_);
-  std::vector<std::uint64_t> free_bounces_ EBB_GUARDED_BY(mutex_);
-  std::deque<std::uint64_t> wanted_ EBB_GUARDED_BY(mutex_);  // to be read
-  std::uint64_t reader_ EBB_GUARDED_BY(mutex_) = 0;          // who wants that
-  std::uint64_t readers_ EBB_GUARDED_BY(mutex_) = 0;         // numbers given away
-  std::vector<Failed> again_ EBB_GUARDED_BY(mutex_);         // to be tried again when due
-  std::vector<std::uint64_t> given_up_ EBB_GUARDED_BY(mutex_);
-  std::optional<Error> error_ EBB_GUARDED_BY(mutex_);
-  std::uint64_t reads_ EBB_GUARDED_BY(mutex_) = 0;            // that the disk has
-  std::uint64_t in_flight_ EBB_GUARDED_BY(mutex_) = 0;        // requests and jobs that will call us
-  std::uint64_t releasing_ EBB_GUARDED_BY(mutex_) = 0;        // released, not yet with the disk
-  std::uint64_t cut_writes_ EBB_GUARDED_BY(mutex_) = 0;       // of the present cut, not yet written
-  std::uint64_t resident_writes_ EBB_GUARDED_BY(mutex_) = 0;  // of it, begun and not settled
-  std::optional<Error> cut_error_ EBB_GUARDED_BY(mutex_);
-  std::uint64_t changes_ EBB_GUARDED_BY(mutex_) = 0;                  // of residents
-  std::map<std::uint64_t, Error> unreadable_ EBB_GUARDED_BY(mutex_);  // guests
+  FreePlaces free_ EBB_GUARDED_BY(mutex_);
+  ReadAhead wanted_ EBB_GUARDED_BY(mutex_);
+  InFlight in_flight_ EBB_GUARDED_BY(mutex_);
+  PagerFailures failures_ EBB_GUARDED_BY(mutex_);
+  CutUnderWay cut_ EBB_GUARDED_BY(mutex_);
   PagerStats stats_ EBB_GUARDED_BY(mutex_);
 };
 
