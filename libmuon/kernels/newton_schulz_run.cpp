@@ -158,21 +158,18 @@ Run::Run(const MuonSpec& spec, Bf16 bf16, const Block& block, const Sides& sides
     : spec_(spec),
       products_(products_for(spec.precision, bf16)),
       block_(block),
-      tall_(sides.tall),
-      gram_form_(sides.gram_form),
-      m_(sides.m),
-      most_n_(sides.n),
+      sides_(sides),
       n_(sides.n),
-      panels_(m_),
+      panels_(sides.m),
       x_ld_(x_leading_dimension(spec, sides)),
-      a_ld_(leading_dimension(m_)),
+      a_ld_(leading_dimension(sides.m)),
       spoiled_(spoiled) {
   EBB_CHECK(scratch.size() >= scratch_bytes(spec, sides));
   auto* next = reinterpret_cast<float*>(scratch.data());
   for (const Part part : {Part::x, Part::y, Part::gram, Part::q, Part::z, Part::t}) {
     if (part == Part::y && next_x() == Part::x) continue;
     if (part >= Part::z && !gram_form()) break;
-    next = (place(part) = next) + m_ * ld(part);
+    next = (place(part) = next) + m() * ld(part);
   }
   packed_ = next;
 }
@@ -180,8 +177,8 @@ Run::Run(const MuonSpec& spec, Bf16 bf16, const Block& block, const Sides& sides
 void Run::take(const Block& block, std::span<float> u) {
   EBB_CHECK(u.size() == block.span());
   block_ = block;
-  n_ = tall_ ? block.rows() : block.cols;
-  EBB_CHECK(n_ <= most_n_);
+  n_ = tall() ? block.rows() : block.cols;
+  EBB_CHECK(n_ <= sides_.n);
   u_ = u;
 }
 
@@ -212,12 +209,12 @@ void Run::decide(double squares) {
 void Run::load(std::size_t panel) {
   if (!alive_) return;
   const std::uint64_t first = panels_.begin(panel), end = panels_.end(panel);
-  if (tall_)
+  if (tall())
     for (std::uint64_t i = 0; i < block_.rows(); i += block_.run)
-      transpose(u_row(i) + first, m_, block_.run, end - first, row(Part::x, first) + i, x_ld_);
+      transpose(u_row(i) + first, m(), block_.run, end - first, row(Part::x, first) + i, x_ld_);
   for (std::uint64_t i = first; i < end; ++i) {
     float* const x = row(Part::x, i);
-    if (!tall_) std::copy_n(u_row(i), n_, x);
+    if (!tall()) std::copy_n(u_row(i), n_, x);
     scale_row(factor_, n_, x);
     round_all(norm_precision(spec_), {x, n_});
     settle(x, n_);
@@ -231,11 +228,11 @@ void Run::store(std::size_t panel) {
     if (!alive_) std::fill_n(x, n_, 0.0f);
     round_all(handed_back(spec_), {x, n_});
     if (!std::isfinite(largest_magnitude({x, n_}))) spoiled_.tell();
-    if (!tall_) std::copy_n(x, n_, u_row(i));
+    if (!tall()) std::copy_n(x, n_, u_row(i));
   }
-  if (tall_)
+  if (tall())
     for (std::uint64_t i = 0; i < block_.rows(); i += block_.run)
-      transpose(row(Part::x, first) + i, x_ld_, end - first, block_.run, u_row(i) + first, m_);
+      transpose(row(Part::x, first) + i, x_ld_, end - first, block_.run, u_row(i) + first, m());
 }
 
 void Run::settle(float* values, std::uint64_t count) {
@@ -243,12 +240,12 @@ void Run::settle(float* values, std::uint64_t count) {
 }
 
 void Run::pack(Part part, std::size_t slice) {
-  if (alive_) products_.pack({place(part), ld(part)}, cols(part), m_, slice, packed_);
+  if (alive_) products_.pack({place(part), ld(part)}, cols(part), m(), slice, packed_);
 }
 
 void Run::pack_transposed(std::size_t slice) {
   if (alive_ && slice < products_.slices(n_))
-    products_.pack({place(Part::x), x_ld_, Transpose::yes}, m_, n_, slice, packed_);
+    products_.pack({place(Part::x), x_ld_, Transpose::yes}, m(), n_, slice, packed_);
 }
 
 void Run::make_gram(std::size_t panel) {
@@ -259,7 +256,7 @@ void Run::make_gram(std::size_t panel) {
 void Run::sum_gram(std::size_t panel, bool adds) {
   if (!alive_) return;
   const std::uint64_t first = panels_.begin(panel), end = panels_.end(panel);
-  products_.multiply(end - first, end, n_, {row(Part::x, first), x_ld_}, packed_, m_,
+  products_.multiply(end - first, end, n_, {row(Part::x, first), x_ld_}, packed_, m(),
                      row(Part::gram, first), a_ld_, adds);
 }
 
@@ -272,16 +269,16 @@ void Run::settle_gram(std::size_t panel) {
 void Run::add(const Sum& sum, std::size_t panel) {
   if (!alive_) return;
   const std::uint64_t first = panels_.begin(panel), end = panels_.end(panel);
-  const std::uint64_t count = sum.right == Part::x ? n_ : mirrors() ? end : m_;
+  const std::uint64_t count = sum.right == Part::x ? n_ : mirrors() ? end : m();
   MatrixView left = {row(sum.left, first), ld(sum.left)};
   if (separate() && sum.alpha != 1 && spec_.rounding == Rounding::each) {
     for (std::uint64_t i = first; i < end; ++i) {
-      multiply_row(row(sum.left, i), sum.alpha, m_, row(Part::y, i));
-      settle(row(Part::y, i), m_);
+      multiply_row(row(sum.left, i), sum.alpha, m(), row(Part::y, i));
+      settle(row(Part::y, i), m());
     }
     left = {row(Part::y, first), x_ld_};
   }
-  products_.multiply(end - first, count, m_, left, packed_, cols(sum.right), row(sum.to, first),
+  products_.multiply(end - first, count, m(), left, packed_, cols(sum.right), row(sum.to, first),
                      ld(sum.to), false);
   for (std::uint64_t i = first; i < end; ++i) finish_row(sum, i, count);
 }
@@ -308,7 +305,7 @@ void Run::add_identity(Part to, Part from, float value, std::size_t panel) {
   if (!alive_) return;
   for (std::uint64_t i = panels_.begin(panel); i < panels_.end(panel); ++i) {
     float* const into = row(to, i);
-    if (to != from) std::copy_n(row(from, i), m_, into);
+    if (to != from) std::copy_n(row(from, i), m(), into);
     into[i] += value;
     settle(into + i, 1);
   }
@@ -316,7 +313,7 @@ void Run::add_identity(Part to, Part from, float value, std::size_t panel) {
 
 void Run::look_at(Part part) {
   if (!alive_) return;
-  for (std::uint64_t i = 0; i < m_; ++i)
+  for (std::uint64_t i = 0; i < m(); ++i)
     if (!std::isfinite(largest_magnitude({row(part, i), cols(part)}))) return spoiled_.tell();
 }
 
@@ -324,7 +321,7 @@ void Run::look_at(Part part) {
 void Run::mirror(Part part, std::size_t panel) {
   if (!alive_) return;
   const std::uint64_t first = panels_.begin(panel), end = panels_.end(panel);
-  transpose(row(part, end) + first, a_ld_, m_ - end, end - first, row(part, first) + end, a_ld_);
+  transpose(row(part, end) + first, a_ld_, m() - end, end - first, row(part, first) + end, a_ld_);
 }
 
 }  // namespace ebb::libmuon

@@ -54,6 +54,12 @@ inline bool takes_gram_form(const MuonSpec& spec, std::uint64_t rows, std::uint6
   return spec.form == Form::gram && rows != cols;
 }
 
+// How X lies: `m` rows of `n` numbers at most, the rows of U or, where it is tall, its columns.
+struct Sides {
+  std::uint64_t m = 0, n = 0;
+  bool tall = false, gram_form = false;
+};
+
 class Run {
  public:
   // `u` is the block's, from its first element to its last. Both are borrowed.
@@ -62,7 +68,7 @@ class Run {
   static std::uint64_t scratch_bytes(const MuonSpec& spec, std::uint64_t rows, std::uint64_t cols);
 
   const MuonSpec& spec() const { return spec_; }
-  bool gram_form() const { return gram_form_; }
+  bool gram_form() const { return sides_.gram_form; }
   std::size_t panels() const { return panels_.count(); }
   std::size_t norm_chunks() const { return sums_.size(); }
 
@@ -76,9 +82,9 @@ class Run {
   void store(std::size_t panel);
 
   // The right side of a product, slice by slice; it stays until another is packed. The second: X^T.
-  std::size_t slices() const { return products_.slices(m_); }
+  std::size_t slices() const { return products_.slices(sides_.m); }
   void pack(Part part, std::size_t slice);
-  std::size_t transposed_slices() const { return products_.slices(most_n_); }
+  std::size_t transposed_slices() const { return products_.slices(sides_.n); }
   void pack_transposed(std::size_t slice);
 
   // Below, rows of a panel, with what is packed on the right; of X X^T, and in fp32 of all square
@@ -104,19 +110,14 @@ class Run {
   void swap(Part a, Part b) { std::swap(place(a), place(b)); }
 
  protected:
-  // How X lies: `m` rows of `n` numbers, the rows of U or, where it is tall, its columns.
-  struct Sides {
-    std::uint64_t m = 0, n = 0;
-    bool tall = false, gram_form = false;
-  };
   Run(const MuonSpec& spec, Bf16 bf16, const Block& block, const Sides& sides,
       std::span<std::byte> scratch, Spoiled spoiled);
   static std::uint64_t scratch_bytes(const MuonSpec& spec, const Sides& sides);
   static std::uint64_t x_leading_dimension(const MuonSpec& spec, const Sides& sides);
   // The next X.
   void take(const Block& block, std::span<float> u);
-  bool tall() const { return tall_; }
-  std::uint64_t m() const { return m_; }
+  bool tall() const { return sides_.tall; }
+  std::uint64_t m() const { return sides_.m; }
   void round_update(std::span<float> values);
   void look_at(Part part);  // tells where it is not finite
   float*& place(Part part) { return places_[static_cast<std::size_t>(part)]; }
@@ -124,7 +125,7 @@ class Run {
  private:
   float* row(Part part, std::uint64_t index) { return place(part) + index * ld(part); }
   std::uint64_t ld(Part part) const { return part <= Part::y ? x_ld_ : a_ld_; }
-  std::uint64_t cols(Part part) const { return part <= Part::y ? n_ : m_; }
+  std::uint64_t cols(Part part) const { return part <= Part::y ? n_ : m(); }
   bool separate() const {
     return kept_as(spec_.precision) != Precision::fp32 && spec_.rounding != Rounding::fused;
   }
@@ -139,8 +140,7 @@ class Run {
   const MuonSpec spec_;
   const Products& products_;
   Block block_;
-  const bool tall_, gram_form_;
-  const std::uint64_t m_, most_n_;
+  const Sides sides_;
   std::uint64_t n_;  // of the present X
   const Panels panels_;
   const std::uint64_t x_ld_, a_ld_;

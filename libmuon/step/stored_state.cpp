@@ -1,6 +1,7 @@
 #include "ebb/libmuon/step/stored_state.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <map>
 #include <set>
@@ -81,6 +82,16 @@ class Named {
   std::vector<std::string_view> names_;
 };
 
+// How a parameter may differ from what is stored, in the order in which it is told.
+enum class Way : std::uint8_t { fresh, untrained, to_muon, to_adam, normalised, to_trainer, lost };
+constexpr std::array<std::string_view, 7> kWays = {"new",
+                                                   "not trained until now",
+                                                   "by AdamW until now, by Muon from zero momentum",
+                                                   "by Muon until now, by AdamW from zero moments",
+                                                   "second moments from zero",
+                                                   "masters left to the trainer",
+                                                   "not in the model any more"};
+
 class Comparison {
  public:
   Comparison(const Catalog& catalog, const ModelSpec& model, const StatePlan& plan)
@@ -110,22 +121,18 @@ class Comparison {
         std::ranges::all_of(found.held, [](Held held) { return held == Held::nothing; }))
       return nothing_in_common();
     name_lost();
-    new_.append_to(found.differences, "new");
-    untrained_.append_to(found.differences, "not trained until now");
-    to_muon_.append_to(found.differences, "by AdamW until now, by Muon from zero momentum");
-    to_adam_.append_to(found.differences, "by Muon until now, by AdamW from zero moments");
-    normalised_.append_to(found.differences, "second moments from zero");
-    to_trainer_.append_to(found.differences, "masters left to the trainer");
-    lost_.append_to(found.differences, "not in the model any more");
+    for (std::size_t way = 0; way < kWays.size(); ++way)
+      differing_[way].append_to(found.differences, kWays[way]);
     for (const std::string& recast : recasts_)
       found.differences += (found.differences.empty() ? "" : "; ") + recast;
     constexpr std::size_t kNamedInAnError = 8;
-    found.fresh = new_.text(kNamedInAnError);
-    found.lost = lost_.text(kNamedInAnError);
+    found.fresh = by(Way::fresh).text(kNamedInAnError);
+    found.lost = by(Way::lost).text(kNamedInAnError);
     return found;
   }
 
  private:
+  Named& by(Way way) { return differing_[static_cast<std::size_t>(way)]; }
   bool has(std::string_view name, std::string_view state) const {
     return tensors_.find(name, state) != nullptr;
   }
@@ -145,21 +152,21 @@ class Comparison {
     const bool muon = is_muon(model_, number);
     const bool weights = has(param.name, "master");
     const bool untrained = !trained_.contains(param.name) && !has_any(param.name);
-    if (!weights && untrained) return new_.add(param.name), Held::nothing;
+    if (!weights && untrained) return by(Way::fresh).add(param.name), Held::nothing;
     if (out_of(model_, number) == Out::weights) {
       const TensorEntry* const master = tensors_.find(param.name, "master");
       EBB_TRY(check_state(master, param, param.shape, "master", catalog_));
       note_halves(*master);
     } else if (weights) {
-      to_trainer_.add(param.name);
+      by(Way::to_trainer).add(param.name);
     }
-    if (untrained) return untrained_.add(param.name), Held::weights;
+    if (untrained) return by(Way::untrained).add(param.name), Held::weights;
     if (!has_all(param.name, states_of_kind(muon)) && has_all(param.name, states_of_kind(!muon)))
-      return (muon ? to_muon_ : to_adam_).add(param.name), Held::weights;
+      return by(muon ? Way::to_muon : Way::to_adam).add(param.name), Held::weights;
     EBB_TRY(check_states(param, param.shape, states_of_kind(muon)));
     const auto moments = moments_.find(number);
     if (moments == moments_.end()) return Held::all;
-    if (!has_moments_) return normalised_.add(param.name), Held::all;
+    if (!has_moments_) return by(Way::normalised).add(param.name), Held::all;
     EBB_TRY(check_states(param, moments->second, moment_states_));
     return Held::all;
   }
@@ -188,7 +195,7 @@ class Comparison {
     for (const TensorEntry& tensor : catalog_.tensors)
       if ((trained_.contains(tensor.name) || has_any(tensor.name)) &&
           known.insert(tensor.name).second)
-        lost_.add(tensor.name);
+        by(Way::lost).add(tensor.name);
   }
 
   Error nothing_in_common() const {
@@ -207,7 +214,7 @@ class Comparison {
   const TensorIndex tensors_;
   std::set<std::string_view> trained_;  // as its groups say
   std::set<std::string> recasts_;       // states that are kept as another dtype than they were
-  Named new_, untrained_, to_muon_, to_adam_, normalised_, to_trainer_, lost_;
+  std::array<Named, kWays.size()> differing_;
 };
 
 // Every state in the dtype that the model keeps it as.

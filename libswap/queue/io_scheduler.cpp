@@ -24,9 +24,8 @@ std::string place_of(const RawOp& op, const std::string& path) {
 
 IoScheduler::IoScheduler(IoBackend& backend, const IoQueue::Options& options)
     : backend_(backend), options_(options), operations_(backend.capacity()) {
-  for (std::uint64_t tag = operations_.size(); tag > 0; --tag) free_tags_.push_back(tag - 1);
-  again_.reserve(operations_.size());
-  next_.reserve(operations_.size());
+  again_.reserve(operations_.count());
+  next_.reserve(operations_.count());
 }
 
 void IoScheduler::Row::push_back(Request& request) {
@@ -63,7 +62,7 @@ void IoScheduler::add(IoRequest&& request) {
       added.error = Error{
           Code::usage, compose("offset {} of {} and {} bytes reach beyond 2^63 - 1", request.offset,
                                backend_.path_of(request.file), request.data.size())};
-    added.device = &device_of(request.file);
+    added.device = &devices_.of(backend_, request.file);
     if (spare_lines_.empty()) spare_lines_.emplace_back();
   }
   added.asked = std::move(request);  // from here on nothing needs memory
@@ -95,15 +94,25 @@ void IoScheduler::line_up(Request& request) {
 }
 
 // A file that is not open has none: its operations fail.
-IoScheduler::Device& IoScheduler::device_of(FileId file) {
-  const auto known = devices_of_.find(file);
-  if (known != devices_of_.end()) return *known->second;
-  const Result<FileInfo> info = backend_.info(file);
+IoScheduler::Device& IoScheduler::Devices::of(IoBackend& backend, FileId file) {
+  const auto known = of_file_.find(file);
+  if (known != of_file_.end()) return *known->second;
+  const Result<FileInfo> info = backend.info(file);
   Device& device = devices_[info ? info->device : 0];
   constexpr std::size_t kMostKnown = 4096;  // many files are read once
-  if (devices_of_.size() >= kMostKnown) devices_of_.clear();
-  if (info) devices_of_.emplace(file, &device);
+  if (of_file_.size() >= kMostKnown) of_file_.clear();
+  if (info) of_file_.emplace(file, &device);
   return device;
+}
+
+IoScheduler::Operations::Operations(std::size_t count) : all_(count) {
+  for (std::uint64_t tag = count; tag > 0; --tag) free_.push_back(tag - 1);
+}
+
+std::uint64_t IoScheduler::Operations::take() {
+  const std::uint64_t tag = free_.back();
+  free_.pop_back();
+  return tag;
 }
 
 const std::vector<RawOp>& IoScheduler::next_operations() {
@@ -122,13 +131,13 @@ const std::vector<RawOp>& IoScheduler::next_operations() {
     issued |= issue_chunk(Priority::step, Direction::write);
   }
   stats_.operations += next_.size();
-  EBB_CHECK(requests_.empty() || free_tags_.size() < operations_.size());  // nothing waits for ever
+  EBB_CHECK(requests_.empty() || !operations_.all_free());  // nothing waits for ever
   return next_;
 }
 
 bool IoScheduler::issue_sync(Priority priority) {
   Row& row = syncs_[static_cast<std::size_t>(priority)];
-  if (row.empty() || free_tags_.empty()) return false;
+  if (row.empty() || operations_.none_free()) return false;
   Request& request = row.front();
   row.pop_front();
   emit(request, {RawOp::Kind::sync_data, request.asked.file, 0, nullptr, 0, 0});
@@ -143,7 +152,7 @@ std::uint32_t IoScheduler::next_size(const Request& request) const {
 // Of the first file whose turn it is and whose device has room.
 bool IoScheduler::issue_chunk(Priority priority, Direction direction) {
   Queue& queue = queue_of(priority, direction);
-  if (free_tags_.empty()) return false;
+  if (operations_.none_free()) return false;
   const auto turn = std::ranges::find_if(
       queue, [&](const Line& line) { return may_issue(line.requests.front(), direction); });
   if (turn == queue.end()) return false;
@@ -176,8 +185,7 @@ bool IoScheduler::may_issue(const Request& request, Direction direction) const {
 }
 
 void IoScheduler::emit(Request& request, const RawOp& op) {
-  const std::uint64_t tag = free_tags_.back();
-  free_tags_.pop_back();
+  const std::uint64_t tag = operations_.take();
   Operation& operation = operations_[tag];
   operation = {&request, op, op.size, 0};
   operation.op.tag = tag;
@@ -200,7 +208,7 @@ void IoScheduler::leave(Queue& queue, const Request& request) {
 }
 
 void IoScheduler::complete(const RawDone& done) {
-  EBB_CHECK(done.tag < operations_.size());
+  EBB_CHECK(done.tag < operations_.count());
   Operation& operation = operations_[done.tag];
   EBB_CHECK(operation.request != nullptr);
   const RawOp& op = operation.op;
@@ -264,7 +272,7 @@ void IoScheduler::retire(Operation& operation) {
   Request& request = *operation.request;
   const RawOp& op = operation.op;
   if (op.kind != RawOp::Kind::sync_data) in_flight(operation) -= operation.charged;
-  free_tags_.push_back(op.tag);
+  operations_.give_back(op.tag);
   operation.request = nullptr;
   --request.outstanding;
   finish_if_done(request);

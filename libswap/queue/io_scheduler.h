@@ -82,10 +82,34 @@ class IoScheduler {
   };
   using Queue = std::list<Line>;  // the first has waited longest
 
+  // The device of each file that is known.
+  class Devices {
+   public:
+    Device& of(IoBackend& backend, FileId file);
+
+   private:
+    std::map<std::uint64_t, Device> devices_;  // by their number
+    std::map<FileId, Device*> of_file_;
+  };
+  // By tag, as many as the backend holds.
+  class Operations {
+   public:
+    explicit Operations(std::size_t count);
+    std::size_t count() const { return all_.size(); }
+    bool none_free() const { return free_.empty(); }
+    bool all_free() const { return free_.size() == all_.size(); }
+    Operation& operator[](std::uint64_t tag) { return all_[tag]; }
+    std::uint64_t take();
+    void give_back(std::uint64_t tag) { free_.push_back(tag); }
+
+   private:
+    std::vector<Operation> all_;
+    std::vector<std::uint64_t> free_;  // tags
+  };
+
   static Direction direction_of(RawOp::Kind kind);  // of what moves bytes
   Queue& queue_of(Priority priority, Direction direction);
   bool issue_sync(Priority priority);
-  Device& device_of(FileId file);
   std::uint32_t next_size(const Request& request) const;
   bool issue_chunk(Priority priority, Direction direction);
   bool may_issue(const Request& request, Direction direction) const;
@@ -110,12 +134,10 @@ class IoScheduler {
   std::array<std::array<Queue, kDirections>, kPriorities> waiting_;
   Queue spare_lines_;  // empty ones: as many as ever waited at a time
   std::array<Row, kPriorities> syncs_;
-  std::map<std::uint64_t, Device> devices_;  // by their number
-  std::map<FileId, Device*> devices_of_;
-  std::uint64_t step_transfers_ = 0;   // step requests that move bytes and are not finished
-  std::uint64_t credit_ = 0;           // step bytes a background chunk may be paid from
-  std::vector<Operation> operations_;  // by tag
-  std::vector<std::uint64_t> free_tags_;
+  Devices devices_;
+  Operations operations_;
+  std::uint64_t step_transfers_ = 0;  // step requests that move bytes and are not finished
+  std::uint64_t credit_ = 0;          // step bytes a background chunk may be paid from
   std::vector<std::uint64_t> again_;  // tags to submit once more
   std::vector<RawOp> next_;
   bool pause_ = false;

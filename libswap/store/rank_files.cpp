@@ -106,26 +106,24 @@ Result<> RankFiles::make(const fs::path& store) {
 
 Result<> RankFiles::make_data() {
   EBB_TRY_ASSIGN(data_file_, open_block_file(io_.backend(), folder_ / data_name_, kNew));
-  data_ = *data_file_;
   const std::uint64_t bytes = formats::native::data_file_bytes(found_.superblock);
-  EBB_TRY(io_.backend().allocate(data_, bytes));
-  EBB_TRY(zero_fill(io_, data_, kBlock, bytes));
+  EBB_TRY(io_.backend().allocate(data(), bytes));
+  EBB_TRY(zero_fill(io_, data(), kBlock, bytes));
   EBB_TRY_ASSIGN(AlignedBuffer buffer, AlignedBuffer::allocate(kBlock));
   std::ranges::copy(formats::native::encode_data_header(found_.superblock), buffer.bytes().begin());
-  EBB_TRY(io_.write(data_, 0, buffer.bytes()));
-  return io_.backend().sync(data_);
+  EBB_TRY(io_.write(data(), 0, buffer.bytes()));
+  return io_.backend().sync(data());
 }
 
 Result<> RankFiles::make_meta() {
   EBB_TRY_ASSIGN(meta_file_, io_.backend().open(folder_ / formats::native::kMetaFile, kNew));
-  meta_ = *meta_file_;
   meta_bytes_ = formats::native::meta_file_bytes(found_.superblock);
-  EBB_TRY(io_.backend().allocate(meta_, meta_bytes_));
-  EBB_TRY(zero_fill(io_, meta_, 2 * kBlock, meta_bytes_));
+  EBB_TRY(io_.backend().allocate(meta(), meta_bytes_));
+  EBB_TRY(zero_fill(io_, meta(), 2 * kBlock, meta_bytes_));
   const ByteVector superblock = encode(found_.superblock);
-  EBB_TRY(io_.write(meta_, 0, superblock));
-  EBB_TRY(io_.write(meta_, kBlock, superblock));
-  return io_.backend().sync(meta_);
+  EBB_TRY(io_.write(meta(), 0, superblock));
+  EBB_TRY(io_.write(meta(), kBlock, superblock));
+  return io_.backend().sync(meta());
 }
 
 // The store's own directory stays: another rank may be about to make its folder there.
@@ -158,9 +156,8 @@ Result<std::unique_ptr<RankFiles>> RankFiles::open(IoQueue& io, const fs::path& 
 
 Result<> RankFiles::read_everything() {
   EBB_TRY_ASSIGN(meta_file_, io_.backend().open(folder_ / formats::native::kMetaFile, kExisting));
-  meta_ = *meta_file_;
-  EBB_TRY(io_.backend().sync(meta_));
-  EBB_TRY_ASSIGN(const FileInfo meta_info, io_.backend().info(meta_));
+  EBB_TRY(io_.backend().sync(meta()));
+  EBB_TRY_ASSIGN(const FileInfo meta_info, io_.backend().info(meta()));
   meta_bytes_ = meta_info.size;
   EBB_TRY_ASSIGN(found_, formats::native::scan_meta(meta_source()));
   const Superblock& superblock = found_.superblock;
@@ -170,27 +167,26 @@ Result<> RankFiles::read_everything() {
   EBB_TRY(repair_superblock());
   data_name_ = formats::native::data_file(superblock.store, superblock.rank);
   EBB_TRY_ASSIGN(data_file_, open_block_file(io_.backend(), folder_ / data_name_, kExisting));
-  data_ = *data_file_;
-  EBB_TRY(io_.backend().sync(data_));
-  EBB_TRY_ASSIGN(const FileInfo data_info, io_.backend().info(data_));
+  EBB_TRY(io_.backend().sync(data()));
+  EBB_TRY_ASSIGN(const FileInfo data_info, io_.backend().info(data()));
   if (data_info.size < formats::native::data_file_bytes(superblock))
     return Error{Code::corrupt,
                  compose("{}:{}: the file ends here; its tiles need {} bytes", data_name(),
                          data_info.size, formats::native::data_file_bytes(superblock))};
   EBB_TRY_ASSIGN(AlignedBuffer header, AlignedBuffer::allocate(kBlock));
-  EBB_TRY(io_.read(data_, 0, header.bytes()));
+  EBB_TRY(io_.read(data(), 0, header.bytes()));
   return formats::native::check_data_header(header.bytes(), superblock, data_name());
 }
 
 Result<> RankFiles::repair_superblock() {
   if (!found_.damage_a && !found_.damage_b) return {};
   const ByteVector good = encode(found_.superblock);
-  EBB_TRY(io_.write(meta_, found_.damage_a ? 0 : kBlock, good));
+  EBB_TRY(io_.write(meta(), found_.damage_a ? 0 : kBlock, good));
   return sync_meta();
 }
 
 IoSource RankFiles::meta_source() const {
-  return {io_, meta_, (folder_ / formats::native::kMetaFile).string(), meta_bytes_};
+  return {io_, meta(), (folder_ / formats::native::kMetaFile).string(), meta_bytes_};
 }
 
 Result<formats::native::Manifest> RankFiles::read_manifest(std::uint32_t region) const {
@@ -198,13 +194,13 @@ Result<formats::native::Manifest> RankFiles::read_manifest(std::uint32_t region)
 }
 
 Result<> RankFiles::write_manifest(std::uint32_t region, ByteView bytes) {
-  return io_.write(meta_, formats::native::region_offset(superblock(), region), bytes,
+  return io_.write(meta(), formats::native::region_offset(superblock(), region), bytes,
                    Priority::background);
 }
 
 Result<> RankFiles::void_manifest(std::uint32_t region,
                                   const formats::native::ManifestHeader& header) {
-  EBB_TRY(io_.write(meta_, formats::native::region_offset(superblock(), region),
+  EBB_TRY(io_.write(meta(), formats::native::region_offset(superblock(), region),
                     formats::native::encode_void_header(header)));
   return sync_meta();
 }
@@ -254,8 +250,8 @@ Result<> RankFiles::check_place() const {
 }
 
 Result<> RankFiles::check_files() {
-  Result<> whole = check_file(data_, formats::native::data_file_bytes(superblock()));
-  if (whole) whole = check_file(meta_, formats::native::meta_file_bytes(superblock()));
+  Result<> whole = check_file(data(), formats::native::data_file_bytes(superblock()));
+  if (whole) whole = check_file(meta(), formats::native::meta_file_bytes(superblock()));
   if (whole) whole = check_place();
   if (!whole) distrust(whole.error());
   return whole;
@@ -279,7 +275,7 @@ Result<> RankFiles::verify(const formats::native::Manifest& manifest) {
     const formats::native::Tile& tile = manifest.tiles[i];
     const std::uint64_t offset = formats::native::tile_offset(s, i, tile.slot);
     const std::uint64_t bytes = tile.crcs.size() * s.block_bytes;
-    EBB_TRY(io_.read(data_, offset, buffer.bytes().first(bytes)));
+    EBB_TRY(io_.read(data(), offset, buffer.bytes().first(bytes)));
     for (std::uint64_t block = 0; block < tile.crcs.size(); ++block) {
       const formats::native::BlockPlace place{s.store,   s.rank, i,
                                               tile.slot, block,  tile.written_step};

@@ -27,7 +27,7 @@ class RankFiles {
 
   const formats::native::MetaScan& found() const { return found_; }  // by open()
   const formats::native::Superblock& superblock() const { return found_.superblock; }
-  FileId data() const { return data_; }
+  FileId data() const { return *data_file_; }
   std::string data_name() const { return (folder_ / data_name_).string(); }
   std::string store_name() const { return folder_.parent_path().string(); }
 
@@ -36,8 +36,8 @@ class RankFiles {
   // Durably: the generation in that region can never be chosen again.
   Result<> void_manifest(std::uint32_t region, const formats::native::ManifestHeader& header);
   // fdatasync. One failure and neither file is ever trusted again.
-  Result<> sync_data() { return sync(data_); }
-  Result<> sync_meta() { return sync(meta_); }
+  Result<> sync_data() { return sync(data()); }
+  Result<> sync_meta() { return sync(meta()); }
   // The files still have their names, where a new start looks for them, and their length: what is
   // written to them can be found again. One failure and neither file is ever trusted again.
   Result<> check_files();
@@ -52,6 +52,7 @@ class RankFiles {
 
  private:
   RankFiles(IoQueue& io, const fs::path& store, Rank rank, std::uint32_t world);
+  FileId meta() const { return *meta_file_; }
   Result<> lock();
   Result<> make(const fs::path& store);
   Result<> make_data();
@@ -73,7 +74,6 @@ class RankFiles {
   std::string data_name_;
   formats::native::MetaScan found_;
   std::optional<FileId> lock_file_, meta_file_, data_file_, holds_file_;
-  FileId meta_{}, data_{};
   std::uint64_t meta_bytes_ = 0;
   bool made_files_ = false;
   mutable Mutex mutex_;

@@ -10,6 +10,7 @@
 #include "ebb/libswap/sys/mutex.h"
 #include "ebb/libswap/sys/thread.h"
 #include "ebb/libswap/sys/when_memory.h"
+#include "ebb/libswap/write/unwritten.h"
 
 namespace ebb::libswap {
 
@@ -51,17 +52,9 @@ class SegmentWriter {
   std::span<const OutputFile> files_;
   const SegmentWriterOptions& options_;
   const Segments& segments_;
-  std::vector<bool> skipped_;  // segments that are finished already
   OutputFiles outputs_;
   std::vector<Worker> workers_;
-
-  // The committer's own.
-  std::vector<std::uint64_t> missing_;   // segments not written, by file
-  std::vector<std::uint32_t> touched_;   // files written to since the last commit
-  std::vector<std::uint32_t> complete_;  // those of them with nothing missing
-  std::vector<WrittenSegment> written_;  // since the last commit
-  std::uint64_t left_ = 0;               // segments not written
-  std::chrono::steady_clock::time_point committed_ = std::chrono::steady_clock::now();
+  Unwritten unwritten_;  // the committer's own, but for what is constant: whether one is skipped
 
   Mutex mutex_;
   Condition changed_;  // what the workers wait for
@@ -78,16 +71,11 @@ SegmentWriter::SegmentWriter(IoQueue& io, SegmentSource& source, std::span<const
       files_(files),
       options_(options),
       segments_(source.segments()),
-      skipped_(segments_.count(), false),
       outputs_(io, directory, files, options.files),
-      left_(segments_.count()) {
-  for (std::uint32_t file = 0; file < files.size(); ++file)
-    missing_.push_back(segments_.count_of(file));
+      unwritten_(segments_, static_cast<std::uint32_t>(files.size())) {
   for (const WrittenSegment& written : options.durable_before) {
     const Segment segment = segments_.at(written.index);
-    skipped_[written.index] = true;
-    --missing_[segment.file];
-    --left_;
+    unwritten_.skip(segment, written.index);
     source_.resume(segment, written);
     options_.block_crcs.add(files_[segment.file], written.block_crcs);
   }
@@ -109,7 +97,7 @@ Result<> SegmentWriter::run() {
 }
 
 Result<> SegmentWriter::start() {
-  if (left_ == 0) return {};
+  if (unwritten_.left() == 0) return {};
   const std::uint64_t buffer =
       formats::align_up(source_.buffer_bytes(), OutputFiles::kLargestBlock);
   workers_.resize(std::min<std::uint64_t>(std::max(options_.workers, 1u), segments_.count()));
@@ -146,7 +134,7 @@ void SegmentWriter::work(Worker& worker) {
 
 std::optional<Segment> SegmentWriter::next_segment() {
   const MutexLock lock(mutex_);
-  while (next_ < segments_.count() && skipped_[next_]) ++next_;
+  while (next_ < segments_.count() && unwritten_.skipped(next_)) ++next_;
   if (failure_ || next_ == segments_.count()) return std::nullopt;
   return segments_.at(next_++);
 }
@@ -203,7 +191,7 @@ void SegmentWriter::fail(Error error) {
 // --- the committer ---------------------------------------------------------------------------
 
 Result<> SegmentWriter::oversee() {
-  while (left_ > 0) {
+  while (unwritten_.left() > 0) {
     std::vector<WrittenSegment> written;
     {
       const MutexLock lock(mutex_);
@@ -214,8 +202,8 @@ Result<> SegmentWriter::oversee() {
     EBB_TRY(take(std::move(written)));
     if (options_.cancel != nullptr && options_.cancel->load(std::memory_order_relaxed))
       return stopped_on_request();
-    if (complete_.size() >= kFilesInBatch ||
-        std::chrono::steady_clock::now() - committed_ >= options_.commit_interval)
+    if (unwritten_.complete().size() >= kFilesInBatch ||
+        std::chrono::steady_clock::now() - unwritten_.committed_at() >= options_.commit_interval)
       EBB_TRY(commit());
   }
   return commit();
@@ -225,31 +213,25 @@ Result<> SegmentWriter::take(std::vector<WrittenSegment> written) {
   for (WrittenSegment& one : written) {
     const Segment segment = segments_.at(one.index);
     const std::uint32_t file = segment.file;
-    --left_;
-    touched_.push_back(file);
-    if (--missing_[file] == 0) {
+    if (unwritten_.took(file)) {
       EBB_TRY(outputs_.cut(file, source_.size_of(file)));
-      complete_.push_back(file);
+      unwritten_.completed(file);
     }
     options_.block_crcs.add(files_[file], one.block_crcs);
     if (options_.written) options_.written(segment, one.shares);
-    if (options_.durable) written_.push_back(std::move(one));
+    if (options_.durable) unwritten_.tell(std::move(one));
   }
   return {};
 }
 
 // Everything that was taken so far becomes durable; complete files are closed.
 Result<> SegmentWriter::commit() {
-  std::ranges::sort(touched_);
-  const auto repeated = std::ranges::unique(touched_);
-  touched_.erase(repeated.begin(), repeated.end());
-  EBB_TRY(outputs_.sync(touched_));
-  for (const std::uint32_t file : complete_) EBB_TRY(outputs_.close(file));
-  touched_.clear();
-  complete_.clear();
-  if (options_.durable && !written_.empty()) EBB_TRY(options_.durable(written_));
-  written_.clear();
-  committed_ = std::chrono::steady_clock::now();
+  EBB_TRY(outputs_.sync(unwritten_.touched()));
+  for (const std::uint32_t file : unwritten_.complete()) EBB_TRY(outputs_.close(file));
+  unwritten_.files_are_durable();
+  if (options_.durable && !unwritten_.to_tell().empty())
+    EBB_TRY(options_.durable(unwritten_.to_tell()));
+  unwritten_.committed();
   return {};
 }
 

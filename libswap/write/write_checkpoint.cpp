@@ -18,6 +18,7 @@
 #include "ebb/libswap/write/plain_segments.h"
 #include "ebb/libswap/write/plan_check.h"
 #include "ebb/libswap/write/segment_writer.h"
+#include "ebb/libswap/write/written_so_far.h"
 
 namespace ebb::libswap {
 
@@ -35,9 +36,8 @@ class PlanWriter {
         checked_(std::move(checked)),
         reader_(content, plan, checked_),
         block_crcs_(plan),
-        fingerprints_(content.catalog().tensors.size(), 0),
-        derived_(plan.derived.size(), 0),
-        total_(checked_.bytes) {
+        sums_(content.catalog().tensors.size(), plan.derived.size()),
+        bytes_(checked_.bytes) {
     if (plan.packing) {
       auto packed = std::make_unique<PackedSegments>(reader_, plan, options.segment_bytes);
       packed_ = packed.get();
@@ -59,10 +59,9 @@ class PlanWriter {
   Result<> verify_derived() const;
   // What was written so far can be resumed.
   Result<> save(Attempt& attempt);
-  std::uint64_t bytes_found() const { return found_; }
-  std::uint64_t bytes_written() const { return written_; }
+  const WrittenBytes& bytes() const { return bytes_; }
   const CheckedPlan& checked() const { return checked_; }
-  const std::vector<std::uint64_t>& fingerprints() const { return fingerprints_; }
+  const std::vector<std::uint64_t>& fingerprints() const { return sums_.stored(); }
 
  private:
   Result<> make_directories(const fs::path& directory);
@@ -72,7 +71,6 @@ class PlanWriter {
   }
   SegmentWriterOptions writer_options();
   Result<bool> usable(const WrittenSegment& written, const fs::path& directory);
-  void add(const Shares& shares);
   void report() const;
 
   IoQueue& io_;
@@ -84,21 +82,17 @@ class PlanWriter {
   FragmentReader reader_;
   formats::BlockCrcs block_crcs_;
   std::unique_ptr<SegmentSource> shards_;
-  PackedSegments* packed_ = nullptr;  // the same, where the plan packs
-  std::vector<std::uint64_t> fingerprints_;
-  std::vector<std::uint64_t> derived_;  // fingerprints of what readers will derive
-  std::set<fs::path> subdirectories_;   // parents sort before their children
-  std::set<std::uint32_t> begun_;       // shard files with segments that are noted
-  std::set<fs::path> named_;            // directories whose names are durable
-  std::uint64_t finished_ = 0;          // bytes
-  std::uint64_t found_ = 0;             // of them, by an earlier attempt
-  std::uint64_t total_ = 0;
-  std::uint64_t written_ = 0;  // bytes of all files, as they are on disk
+  PackedSegments* packed_ = nullptr;   // the same, where the plan packs
+  std::set<fs::path> subdirectories_;  // parents sort before their children
+  std::set<std::uint32_t> begun_;      // shard files with segments that are noted
+  std::set<fs::path> named_;           // directories whose names are durable
+  ShareSums sums_;
+  WrittenBytes bytes_;
 };
 
 Result<> PlanWriter::write_shards(const fs::path& directory, Attempt* attempt) {
   EBB_TRY(make_directories(directory));
-  if (found_ > 0) report();
+  if (bytes_.found() > 0) report();
   SegmentWriterOptions shards = writer_options();
   if (attempt != nullptr) shards.durable_before = attempt->finished();
   if (attempt != nullptr && attempt->can_be_kept())
@@ -110,7 +104,7 @@ Result<> PlanWriter::write_shards(const fs::path& directory, Attempt* attempt) {
   if (packed_ != nullptr) shards.files.reservation = Reservation::none;
   EBB_TRY(write_segments(io_, *shards_, plan_.files, directory, shards));
   for (std::uint32_t file = 0; file < plan_.files.size(); ++file)
-    written_ += shards_->size_of(file);
+    bytes_.on_disk(shards_->size_of(file));
   for (auto sub = subdirectories_.rbegin(); sub != subdirectories_.rend(); ++sub)
     EBB_TRY(io_.backend().sync_directory(directory / *sub));
   return io_.backend().sync_directory(directory);
@@ -131,14 +125,18 @@ Result<> PlanWriter::write_commit_files(const fs::path& directory) {
   const bool late = plan_.packing && plan_.packing->commit_files != nullptr;
   if (late) {
     placed = plan_.packing->commit_files(packed_->places());
-    for (const OutputFile& file : placed) total_ += file.size;
-    for (const OutputFile& file : plan_.commit_files) total_ -= file.size;
+    const auto size_of = [](const std::vector<OutputFile>& files) {
+      std::uint64_t bytes = 0;
+      for (const OutputFile& file : files) bytes += file.size;
+      return bytes;
+    };
+    bytes_.replan(size_of(plan_.commit_files), size_of(placed));
   }
   for (const OutputFile& file : late ? placed : plan_.commit_files) {
     PlainSegments segments(reader_, {&file, 1}, options_.segment_bytes, block_crcs_);
     EBB_TRY(write_segments(io_, segments, {&file, 1}, directory, writer_options()));
     EBB_TRY(io_.backend().sync_directory((directory / file.name).parent_path()));
-    written_ += file.size;
+    bytes_.on_disk(file.size);
   }
   return {};
 }
@@ -155,26 +153,21 @@ Result<> PlanWriter::make_directories(const fs::path& directory) {
 }
 
 SegmentWriterOptions PlanWriter::writer_options() {
-  const auto creation = found_ > 0 ? Creation::create_or_open : Creation::create_new;
+  const auto creation = bytes_.found() > 0 ? Creation::create_or_open : Creation::create_new;
   return {.workers = workers_,
           .files = {options_.segment_bytes, options_.priority, creation},
           .cancel = options_.cancel,
           .commit_interval = options_.journal_interval,
           .block_crcs = block_crcs_,
           .written = [this](const Segment& segment, const Shares& shares) {
-            add(shares);
-            finished_ += segment.size;
+            sums_.add(shares);
+            bytes_.made(segment.size);
             report();
           }};
 }
 
-void PlanWriter::add(const Shares& shares) {
-  for (const Share& share : shares.stored) fingerprints_[share.number] += share.fingerprint;
-  for (const Share& share : shares.derived) derived_[share.number] += share.fingerprint;
-}
-
 void PlanWriter::report() const {
-  if (options_.progress) options_.progress({finished_, total_, found_});
+  if (options_.progress) options_.progress({bytes_.finished(), bytes_.total(), bytes_.found()});
 }
 
 // The names of what the journal speaks of become durable before it does.
@@ -193,14 +186,10 @@ Result<> PlanWriter::save(Attempt& attempt) {
 Result<bool> PlanWriter::usable(const WrittenSegment& written, const fs::path& directory) {
   if (written.index >= shards_->segments().count()) return false;
   const Segment segment = segment_of(written);
-  const auto known = [](const std::vector<Share>& shares, std::size_t count) {
-    return std::ranges::all_of(shares, [&](const Share& share) { return share.number < count; });
-  };
   if (packed_ != nullptr && !packed_->fits(written)) return false;
   const auto& checked = plan_.files[segment.file].blocks;
   const std::uint64_t blocks = checked ? checked->count : 0;
-  if (!known(written.shares.stored, fingerprints_.size()) ||
-      !known(written.shares.derived, derived_.size()) ||
+  if (!sums_.know(written.shares) ||
       std::ranges::any_of(written.block_crcs,
                           [&](const auto& share) { return share.block >= blocks; }))
     return false;
@@ -221,10 +210,9 @@ Result<> PlanWriter::resume(Attempt& attempt) {
   }
   begun_.clear();
   for (const WrittenSegment& written : attempt.finished()) {
-    add(written.shares);
-    found_ += segment_of(written).size;
+    sums_.add(written.shares);
+    bytes_.found(segment_of(written).size);
   }
-  finished_ = found_;
   return {};
 }
 
@@ -235,7 +223,7 @@ Result<> PlanWriter::verify_derived() const {
     tensors.push_back({&content_, &content_.catalog().tensors[derived.tensor]});
   EBB_TRY_ASSIGN(const auto wanted, fingerprints_of(tensors, workers_, options_.cancel));
   for (std::size_t i = 0; i < wanted.size(); ++i)
-    if (wanted[i] != derived_[i])
+    if (wanted[i] != sums_.derived()[i])
       return Error{Code::unsupported,
                    compose("{}: the format keeps only {}, and that one rounds to other values; "
                            "nothing was published",
@@ -400,11 +388,11 @@ Result<WriteReport> write_checkpoint(IoQueue& io, const Checkpoint& content, con
   WriteReport report;
   report.files = plan.files.size() + plan.commit_files.size();
   report.plain_bytes = writer.checked().bytes;
-  report.bytes_found = writer.bytes_found();
+  report.bytes_found = writer.bytes().found();
   if (hooks.begun) EBB_TRY(hooks.begun(attempt.temporary()));
   if (Result<> done = write_and_check(writer, attempt, options, hooks, report.fingerprints); !done)
     return given_up(std::move(done).error(), writer, attempt);
-  report.bytes = writer.bytes_written();
+  report.bytes = writer.bytes().on_disk();
   const fs::path& fresh = attempt.temporary().fresh();
   const bool file = options.becomes == Becomes::file;
   EBB_TRY(publish(files, attempt.temporary(), file ? fresh / plan.files[0].name : fresh, target,

@@ -2,7 +2,9 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <iterator>
 #include <regex>
+#include <utility>
 
 #include "tests/tidy/source_tree.h"
 
@@ -12,6 +14,7 @@ namespace {
 constexpr std::size_t kFileLines = 500;
 constexpr std::size_t kFunctionLines = 70;
 constexpr std::size_t kLineColumns = 100;
+constexpr std::size_t kDataMembers = 15;
 
 std::size_t columns_of(const std::string& line) {
   // UTF-8 continuation bytes take no column.
@@ -35,6 +38,39 @@ Offenders code_matches(const char* pattern, Wanted wanted) {
 }
 
 bool everywhere(const SourceFile&) { return true; }
+
+// Data members that a declaration makes, which have names that end with `_`.
+std::size_t members_in(std::string declaration) {
+  static const std::regex words("^ *(using|friend|return|static|enum|template)\\b");
+  static const std::regex guards("EBB_\\w+\\(\\w+\\)"), types("<.*>");
+  static const std::regex values("=[^,;]*|\\{[^}]*\\}"), names("\\w_ *[,;]");
+  if (std::regex_search(declaration, words)) return 0;
+  for (const std::regex& part : {guards, types, values})
+    declaration = std::regex_replace(declaration, part, "");
+  if (declaration.find('(') != std::string::npos) return 0;
+  const std::sregex_iterator first(declaration.begin(), declaration.end(), names);
+  return static_cast<std::size_t>(std::distance(first, {}));
+}
+
+std::size_t indent_of(const std::string& line) { return line.find_first_not_of(' '); }
+
+// Of the class whose head is on a line, as clang-format indents it; not those of classes inside it.
+std::size_t members_of(const std::vector<std::string>& code, std::size_t head) {
+  const std::size_t indent = indent_of(code[head]);
+  std::size_t members = 0;
+  std::string declaration;
+  for (std::size_t i = head + 1; i < code.size() && indent_of(code[i]) != indent; ++i) {
+    const std::string line = code[i].substr(0, code[i].find_last_not_of(' ') + 1);
+    if (indent_of(line) == indent + 2)
+      declaration.clear();
+    else if (declaration.empty())
+      continue;
+    declaration += line;
+    if (line.ends_with(';') || line.ends_with('{'))
+      members += members_in(std::exchange(declaration, ""));
+  }
+  return members;
+}
 
 // `pattern` in any line, comments included, of every file of ours.
 Offenders text_matches(const std::string& pattern) {
@@ -64,6 +100,20 @@ TEST(Tidy, FunctionsHaveAtMost70Lines) {
     for (const Function& function : find_functions(file.code)) {
       if (function.line_count <= kFunctionLines) continue;
       offenders.add(file, function.first_line, std::to_string(function.line_count) + " lines");
+    }
+  }
+  EXPECT_TRUE(offenders.none());
+}
+
+TEST(Tidy, ClassesHaveAtMost15DataMembers) {
+  const std::regex head("^ *(class|struct) [^;]*\\{$");
+  Offenders offenders;
+  for (const SourceFile& file : source_files()) {
+    if (file.top() != "libmuon" && file.top() != "libswap") continue;
+    for (std::size_t i = 0; i < file.code.size(); ++i) {
+      if (!std::regex_match(file.code[i], head)) continue;
+      const std::size_t members = members_of(file.code, i);
+      if (members > kDataMembers) offenders.add(file, i + 1, std::to_string(members) + " members");
     }
   }
   EXPECT_TRUE(offenders.none());
