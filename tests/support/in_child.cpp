@@ -1,9 +1,10 @@
 #include "tests/support/in_child.h"
 
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include <array>
+
+#include "tests/support/fork_and_wait.h"
 
 namespace ebb::test_support {
 namespace {
@@ -15,22 +16,18 @@ constexpr unsigned kMostSeconds = 20;  // of a child; one that waits for a threa
 std::string in_child(const std::function<std::string()>& body) {
   std::array<int, 2> ends{};
   if (::pipe(ends.data()) != 0) return "there is no pipe";
-  const pid_t child = ::fork();
-  if (child == 0) {
-    ::alarm(kMostSeconds);
-    const std::string said = body();
-    const bool written =
-        ::write(ends[1], said.data(), said.size()) == static_cast<ssize_t>(said.size());
-    ::_exit(written ? 0 : 1);
-  }
+  const auto say = [&] {
+    const std::string said = body();  // short: a pipe holds it
+    const auto written = ::write(ends[1], said.data(), said.size());
+    return written == static_cast<ssize_t>(said.size()) ? 0 : 1;
+  };
+  const int status = fork_and_wait(say, kMostSeconds);
   ::close(ends[1]);
   std::string said;
   std::array<char, 4096> some{};
   for (ssize_t size = 0; (size = ::read(ends[0], some.data(), some.size())) > 0;)
     said.append(some.data(), static_cast<std::size_t>(size));
   ::close(ends[0]);
-  int status = 0;
-  ::waitpid(child, &status, 0);
   if (WIFSIGNALED(status)) said += "ended by signal " + std::to_string(WTERMSIG(status));
   return said;
 }

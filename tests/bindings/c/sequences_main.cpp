@@ -4,7 +4,6 @@
 // allocations of the calling thread fail, with `all-memory` anybody's. What it
 // asks: that every call answers a status, with a sentence where it is an error, and returns; the
 // rest is the sanitizer's to say. Prints what was done; exits with 1 where an answer was none.
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -23,6 +22,7 @@
 #include "tests/bindings/c/failing_new.h"
 #include "tests/bindings/c/small_model.h"
 #include "tests/bindings/c/small_swap.h"
+#include "tests/support/fork_and_wait.h"
 
 namespace ebb::c {
 namespace {
@@ -385,18 +385,15 @@ std::span<const Caller::Named> Caller::swaps() {
 void in_child(const Life& life, std::uint64_t seed) {
   ++counts.forks;
   std::fflush(nullptr);
-  const pid_t child = ::fork();
-  if (child == 0) {
-    ::alarm(kMostSeconds);
+  const auto live_on = [&] {
     Caller caller(life, seed);
     for (int i = 0; i < 20; ++i) caller.call_any();
     bool closed = noted(ebb_engine_close(life.engine), "close, in a child") == EBB_DONE;
     if (life.swap != nullptr)
       closed &= noted(ebb_swap_close(life.swap), "ebb_swap_close, in a child") == EBB_DONE;
-    ::_exit(closed && counts.wrong == 0 ? 0 : 1);
-  }
-  int status = 0;
-  ::waitpid(child, &status, 0);
+    return closed && counts.wrong == 0 ? 0 : 1;
+  };
+  const int status = test_support::fork_and_wait(live_on, kMostSeconds);
   if (status == 0) return;
   ++counts.wrong;
   std::printf("a child ended with %d\n", status);
