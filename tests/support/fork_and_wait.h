@@ -14,11 +14,8 @@
 
 namespace ebb::test_support {
 
-#ifdef __SANITIZE_ADDRESS__
-inline constexpr int kTriesOfAChild = 4;
-#else
-inline constexpr int kTriesOfAChild = 1;
-#endif
+// More than one with that sanitizer.
+int tries_of_a_child();
 
 // `body` answers the exit status of the child; an alarm ends one that hangs for so many seconds.
 // How it ended, as waitpid() says. An alarm of this process waits meanwhile. Allocates nothing.
@@ -26,7 +23,7 @@ template <typename Body>
 int fork_and_wait(const Body& body, unsigned seconds) {
   const unsigned left = ::alarm(0);
   int status = 0;
-  for (int i = 0; i < kTriesOfAChild; ++i) {
+  for (int i = 0; i < tries_of_a_child(); ++i) {
     if (i > 0) std::fprintf(stderr, "a child hung, maybe in the sanitizer: another one\n");
     const pid_t child = ::fork();
     if (child == 0) {
