@@ -155,7 +155,6 @@ void Items::add_lent_moments(const From& from) {
 }
 
 void Items::add_moments_item(Item all) {
-  moments_item_ = static_cast<std::uint32_t>(all_.size());
   if (all.elems > 0) all_.push_back(std::move(all));
 }
 

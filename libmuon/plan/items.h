@@ -61,7 +61,7 @@ class Items {
   // Placement::shard of each matrix that is computed here, whose chunk lent_in() says.
   std::span<const FlatRange> moments() const { return moments_; }
   std::uint32_t lent_in(std::size_t matrix) const { return lent_in_[matrix]; }
-  std::uint32_t moments_item() const { return moments_item_; }
+  std::uint32_t moments_item() const { return matrices(); }  // it comes next
 
   // Of this rank's matrices; of none in Placement::shard.
   const OwnerOrder& order() const { return *order_; }
@@ -90,7 +90,6 @@ class Items {
   std::vector<std::size_t> bundles_;
   std::vector<FlatRange> moments_;
   std::vector<std::uint32_t> lent_in_;
-  std::uint32_t moments_item_ = 0;
   std::optional<OwnerOrder> order_;
   std::optional<ShardOrder> shard_order_;
   AdamLine adam_line_;

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "ebb/formats/core/result.h"
+#include "ebb/libswap/sys/process.h"
 
 namespace ebb::libmuon {
 
@@ -37,7 +38,7 @@ class SweepState {
   }
   std::size_t chunks() const { return swept_; }  // behind it
   // That it has swept chunks, in all works.
-  double seconds() const { return seconds_ + (since_ ? seconds_since(*since_) : 0); }
+  double seconds() const { return seconds_ + (since_ ? libswap::seconds_since(*since_) : 0); }
 
   // Nobody may go on with what it did; `lose`: because memory was not there.
   void spoil() { spoiled_ = true; }
@@ -46,9 +47,6 @@ class SweepState {
   bool lost() const { return lost_; }
 
  private:
-  static double seconds_since(Clock::time_point begin) {
-    return std::chrono::duration<double>(Clock::now() - begin).count();
-  }
   void rest() {
     seconds_ = seconds();
     since_.reset();

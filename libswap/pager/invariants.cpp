@@ -1,7 +1,6 @@
 // What holds of a TileCache whenever its lock is free.
 #include <algorithm>
 #include <array>
-#include <numeric>
 
 #include "ebb/libswap/pager/tile_cache.h"
 

@@ -24,9 +24,10 @@ Result<std::unique_ptr<TileCache>> TileCache::open(IoQueue& io, Store& store, Po
                                                    Trace* trace) {
   const std::uint64_t tile_bytes = store.superblock().tile_bytes;
   EBB_TRY_ASSIGN(TileMemory memory, TileMemory::allocate(homes, tile_bytes, device));
-  static_cast<void>(io.keep_ready(memory.all(), tile_bytes));  // io_notes says why not
-  return std::unique_ptr<TileCache>(
-      new TileCache(io, store, pool, homes, std::move(memory), trace));
+  std::unique_ptr<TileCache> cache(new TileCache(io, store, pool, homes, std::move(memory), trace));
+  // Let go of by its destructor, so not before there is one. io_notes says why not.
+  static_cast<void>(io.keep_ready(cache->memory_.all(), tile_bytes));
+  return cache;
 }
 
 TileCache::TileCache(IoQueue& io, Store& store, Pool& pool, const Homes& homes, TileMemory memory,
@@ -59,7 +60,7 @@ TileCache::TileCache(IoQueue& io, Store& store, Pool& pool, const Homes& homes, 
 TileCache::~TileCache() {
   {
     const MutexLock lock(mutex_);
-    wanted_.tiles().clear();
+    wanted_.clear();
   }
   pool_.help_until([this] {
     const MutexLock lock(mutex_);
@@ -140,15 +141,14 @@ void TileCache::prefetch(std::span<const std::uint64_t> tiles) {
   const MutexLock lock(mutex_);
   for (const std::uint64_t tile : tiles) {
     EBB_CHECK(!tiles_[tile].resident);
-    wanted_.tiles().push_back(tile);
+    wanted_.add(tile);
   }
   start_reads();
 }
 
 void TileCache::do_without(std::span<const std::uint64_t> tiles) {
   const MutexLock lock(mutex_);
-  std::erase_if(wanted_.tiles(),
-                [&](std::uint64_t tile) { return std::ranges::binary_search(tiles, tile); });
+  wanted_.forget(tiles);
   for (const std::uint64_t number : tiles) {
     Tile& tile = tiles_[number];
     if (tile.resident || tile.in_use) continue;
@@ -166,7 +166,7 @@ std::uint64_t TileCache::new_reader() {
 bool TileCache::prefetch_for(std::uint64_t reader) {
   const MutexLock lock(mutex_);
   if (wanted_.read_for(reader) == reader) return true;
-  wanted_.tiles().clear();
+  wanted_.clear();
   for (Tile& tile : tiles_) {
     if (tile.resident || tile.in_use) continue;
     if (tile.state == State::reading) tile.unwanted = true;
@@ -182,12 +182,11 @@ void TileCache::start_reads() {
   const auto may_read = [this]() EBB_REQUIRES(mutex_) {
     return !failures_.stopped() && in_flight_.reads() < most_reads_ && !free_.frames().empty();
   };
-  std::deque<std::uint64_t>& wanted = wanted_.tiles();
-  while (may_read() && !wanted.empty()) {
-    const std::uint64_t number = wanted.front();
+  while (may_read() && !wanted_.tiles().empty()) {
+    const std::uint64_t number = wanted_.tiles().front();
     Tile& tile = tiles_[number];
     if (tile.state != State::on_disk) return;
-    wanted.pop_front();
+    wanted_.begin_next();
     tile.state = State::reading;
     take_frame(tile);
     submit_read(number);

@@ -1,9 +1,11 @@
 // What is under way in a TileCache, as numbers: all of these are for whoever has its lock.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <deque>
 #include <optional>
+#include <span>
 #include <utility>
 
 #include "ebb/formats/core/result.h"
@@ -65,7 +67,14 @@ class ReadAhead {
   std::uint64_t new_reader() { return ++readers_; }
   // Who was it before?
   std::uint64_t read_for(std::uint64_t reader) { return std::exchange(reader_, reader); }
-  std::deque<std::uint64_t>& tiles() { return tiles_; }
+  void add(std::uint64_t tile) { tiles_.push_back(tile); }
+  void begin_next() { tiles_.pop_front(); }
+  void clear() { tiles_.clear(); }
+  // These, which ascend, are not wanted any more.
+  void forget(std::span<const std::uint64_t> tiles) {
+    std::erase_if(tiles_,
+                  [&](std::uint64_t one) { return std::ranges::binary_search(tiles, one); });
+  }
   const std::deque<std::uint64_t>& tiles() const { return tiles_; }
 
  private:
