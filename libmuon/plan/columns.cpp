@@ -95,7 +95,7 @@ Result<Columns> Columns::make(const StateDTypes& dtypes) {
   for (const TileKind kind : kTileKinds)
     std::ranges::copy(scales[index_of(kind)], std::back_inserter(columns.by_kind_[index_of(kind)]));
   if (!columns.in_halves()) return columns;
-  columns.by_kind_[index_of(TileKind::highs)].push_back(
+  columns.by_kind_[index_of(TileKind::bound)].push_back(
       {static_cast<std::uint32_t>(columns.names_.size()), DType::bf16});
   columns.names_.emplace_back(formats::native::kHighHalves);
   return columns;

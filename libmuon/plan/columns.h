@@ -22,10 +22,10 @@ enum class TileKind : std::uint8_t {
   masters,   // of matrices
   adam,      // all that AdamW keeps of its elements
   moments,   // second ones of matrices
-  highs,     // halves of masters that the trainer has: no step visits them, a snapshot writes them
+  bound,     // halves of masters that the trainer has: no step visits them, a snapshot writes them
 };
 inline constexpr std::array kTileKinds = {TileKind::momentum, TileKind::masters, TileKind::adam,
-                                          TileKind::moments, TileKind::highs};
+                                          TileKind::moments, TileKind::bound};
 constexpr std::size_t index_of(TileKind kind) { return static_cast<std::size_t>(kind); }
 
 // Names that other formats know, by number: those of Manifest::states.
@@ -55,7 +55,7 @@ class Columns {
  public:
   // What is not named is fp32. Code::unsupported names the state, the dtype and those that work.
   // A state in i8 has its scales in a column of their own, behind the others of its tiles. Masters
-  // in u16 are low halves; the high ones, the trainer's weights, are a column of TileKind::highs.
+  // in u16 are low halves; the high ones, the trainer's weights, are a column of TileKind::bound.
   static Result<Columns> make(const StateDTypes& dtypes);
 
   // Of all columns: state_names(), the scales of those in blocks, the high halves of masters.

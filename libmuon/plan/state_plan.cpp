@@ -75,7 +75,7 @@ Result<> check_tiles(const StatePlan& plan) {
 }  // namespace
 
 bool has_tiles(const ModelSpec& model, std::uint32_t param, TileKind kind) {
-  if (kind == TileKind::highs) return true;
+  if (kind == TileKind::bound) return true;
   if (kind == TileKind::moments)
     return is_muon(model, param) && muon_spec(model, param).second_moment != SecondMoment::none;
   if (kind == TileKind::masters)

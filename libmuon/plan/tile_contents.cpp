@@ -73,7 +73,7 @@ std::vector<Segment> StatePlan::segments(const TileEntry& tile) const {
 std::uint64_t StatePlan::state_bytes() const {
   std::uint64_t bytes = 0;
   for (const TileEntry& tile : tiles_) {
-    if (tile.kind == TileKind::highs) continue;
+    if (tile.kind == TileKind::bound) continue;
     for (const Extent& extent : columns_in(tile))
       bytes += extent.elems * bytes_of(extent.column.dtype);
   }

@@ -59,8 +59,8 @@ void StatePlan::lay_tiles() {
   if (adam_elems() > 0) cut(adam_tiles, TileKind::adam, adam_item);
   tiles_ = spread_between(muon_tiles, adam_tiles);
   if (!columns_.in_halves()) return;
-  for (std::uint32_t i = 0; i < matrices; ++i) cut(tiles_, TileKind::highs, i);
-  if (adam_elems() > 0) cut(tiles_, TileKind::highs, adam_item);
+  for (std::uint32_t i = 0; i < matrices; ++i) cut(tiles_, TileKind::bound, i);
+  if (adam_elems() > 0) cut(tiles_, TileKind::bound, adam_item);
 }
 
 // An item's lie in one.
@@ -78,7 +78,7 @@ std::vector<TileEntry> StatePlan::moments_tiles() const {
 std::vector<Visit> StatePlan::visits_to(std::uint64_t tile) const {
   const TileEntry& entry = tiles_[tile];
   std::vector<Visit> visits;
-  if (entry.kind == TileKind::highs) return visits;
+  if (entry.kind == TileKind::bound) return visits;
   if (entry.kind == TileKind::moments)
     return placement() == Placement::shard ? lending_visits(tile) : visits_to_moments(tile);
   if (entry.kind == TileKind::masters && items_.decays(entry.item))

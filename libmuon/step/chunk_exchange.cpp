@@ -77,11 +77,11 @@ Buffer ChunkExchange::weight(std::size_t chunk, const Transit& transit) {
   return staging_.at(Staging::Kind::weights, chunk, transit);
 }
 
-Buffer ChunkExchange::high(std::size_t chunk, const Transit& transit) {
+Buffer ChunkExchange::bound(std::size_t chunk, const Transit& transit) {
   const StatePlan& plan = setup_.plan();
   if (plan.in_place(transit.param, transit.range.first, plan.weights()))
     return weights_.of(transit);
-  return staging_.at(Staging::Kind::highs, chunk, transit);
+  return staging_.at(Staging::Kind::bound, chunk, transit);
 }
 
 void ChunkExchange::wait_for_gradients(std::size_t chunk, const Travels& travels) const {
@@ -135,7 +135,7 @@ std::vector<LookRange> ChunkExchange::sums(std::size_t chunk) {
 
 ChunkExchange::Sent ChunkExchange::weights_in(std::size_t chunk, As as, const Travels& travels) {
   const StatePlan& plan = setup_.plan();
-  const auto kind = as == As::highs ? Staging::Kind::highs : Staging::Kind::weights;
+  const auto kind = as == As::bound ? Staging::Kind::bound : Staging::Kind::weights;
   staging_.begin(kind, chunk);
   const auto bound_here = [this](const Transit& transit) { return weights_.of(transit); };
   const auto gathered = [&](const Transit& transit) {

@@ -41,7 +41,7 @@ class ChunkExchange {
   Sent parts_in(std::size_t chunk);  // parts of gradients are added up (HandIn::partial)
   // What the trainer has bound, to who keeps the state: as high halves of masters, beside
   // gradients, or in the place of weights on their way out, where weight() finds it.
-  enum class As : std::uint8_t { highs, weights };
+  enum class As : std::uint8_t { bound, weights };
   Sent weights_in(std::size_t chunk, As as, const Travels& travels);
   Sent updates_together(std::size_t chunk);
   Sent results_apart(std::size_t chunk);
@@ -60,7 +60,7 @@ class ChunkExchange {
   // buffer.
   libswap::Buffer gradient(std::size_t chunk, const Transit& transit);  // empty: there is none
   libswap::Buffer weight(std::size_t chunk, const Transit& transit);    // empty: nobody asked
-  libswap::Buffer high(std::size_t chunk, const Transit& transit);
+  libswap::Buffer bound(std::size_t chunk, const Transit& transit);
   void begin_weights(std::size_t chunk) { staging_.begin(Staging::Kind::weights, chunk); }
   // Where a portion's range of state i is that this rank owns; begin_states() makes room for what
   // comes from here.

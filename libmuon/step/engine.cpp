@@ -112,11 +112,11 @@ EngineStats Engine::Impl::all_stats() const {
   return all;
 }
 
-Result<> Engine::Impl::keep_highs() {
+Result<> Engine::Impl::keep_bound() {
   if (!setup.in_halves() || weights.kept() == steps.now()) return {};
   EBB_TRY(agree_all(weights.unchanged(computing->pool()), "reading its high halves"));
   weights.set_kept(std::nullopt);
-  EBB_TRY(ended_well(run->keep_highs({})));
+  EBB_TRY(ended_well(run->keep_bound({})));
   weights.set_kept(steps.now());
   return {};
 }
@@ -141,7 +141,7 @@ Result<> Engine::Impl::can_install() const {
 
 Result<> Engine::Impl::install() {
   if (setup.in_halves()) EBB_TRY(home.settle(libswap::Snapshots::Mode::poll));
-  EBB_TRY(keep_highs());
+  EBB_TRY(keep_bound());
   EBB_TRY(ended_well(run->hand_out_weights()));
   fate.clear(Fate::owing);
   return {};
@@ -152,7 +152,7 @@ Result<bool> Engine::Impl::begin_snapshot() {
   const auto begin = std::chrono::steady_clock::now();
   EBB_TRY(agree_all(not_stopped(), "beginning a snapshot"));
   run->sweep().go_on();  // what a disk refused behind the last step is written now
-  const auto keep = [this] { return keep_highs(); };
+  const auto keep = [this] { return keep_bound(); };
   EBB_TRY_ASSIGN(const bool begun, home.begin_snapshot(keep));
   const MutexLock lock(ending);
   if (begun) stats.snapshot_s += libswap::seconds_since(begin);

@@ -82,7 +82,7 @@ struct Engine::Impl {
   // [C] Forgets what was handed in: it was for nothing.
   void forget_gradients();
   // [C] Brings high halves of masters into their tiles, unless those of the present step are there.
-  Result<> keep_highs();
+  Result<> keep_bound();
   // [C] What a walk through all weights says of itself, once its counters are taken.
   Result<> ended_well(const Flow::Ended& ended);
   Result<> can_install() const;

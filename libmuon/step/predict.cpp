@@ -24,7 +24,7 @@ Paged paged_tiles(const StatePlan& plan, const libswap::Homes& homes) {
     if (homes.tiles[tile] != libswap::Tier::nvme) continue;
     const TileEntry& entry = plan.tiles()[tile];
     if (plan.has_weights(entry)) ++paged.with_weights;
-    if (entry.kind == TileKind::highs) ++paged.kept;
+    if (entry.kind == TileKind::bound) ++paged.kept;
   }
   return paged;
 }

@@ -30,7 +30,7 @@ std::span<const Transit> transits_of(const StatePlan& plan, const Chunks& chunks
 }
 
 std::uint64_t chunk_bytes(const Staging::Needs& needs, Kind kind, std::size_t chunk) {
-  if (kind == Kind::highs && !needs.plan.columns().in_halves()) return 0;
+  if (kind == Kind::bound && !needs.plan.columns().in_halves()) return 0;
   return staged_bytes(needs.plan, trainer_of(needs.plan, kind),
                       transits_of(needs.plan, needs.chunks, kind, chunk));
 }
@@ -72,7 +72,7 @@ Sizes sizes_of(const Staging::Needs& needs) {
   for (std::size_t chunk = 0; chunk < needs.chunks.count(); ++chunk) {
     std::uint64_t comes = chunk_bytes(needs, Kind::gradients, chunk);
     if (chunk >= first_early) sizes.early += std::exchange(comes, 0);
-    room(Kind::gradients, chunk, comes + chunk_bytes(needs, Kind::highs, chunk));
+    room(Kind::gradients, chunk, comes + chunk_bytes(needs, Kind::bound, chunk));
     room(Kind::weights, chunk, chunk_bytes(needs, Kind::weights, chunk));
   }
   const std::uint64_t state = room_for_a_state(needs);
@@ -128,7 +128,7 @@ void Staging::begin(Kind kind, std::size_t chunk) {
   if (early(kind, chunk)) return;
   const std::size_t region = region_of(kind, chunk);
   std::uint64_t behind = borders_[region];
-  if (kind == Kind::highs && !early(Kind::gradients, chunk))
+  if (kind == Kind::bound && !early(Kind::gradients, chunk))
     behind += chunk_bytes({*plan_, *chunks_, {}}, Kind::gradients, chunk);
   const std::uint64_t used =
       lay({trainer_of(*plan_, kind)}, transits_of(*plan_, *chunks_, kind, chunk), behind,

@@ -3,7 +3,7 @@
 // chunks shares three regions, whose roles go round: while chunk c is swept, one holds its
 // gradients, one takes its weights, and through the third the weights of c - 1 leave and then the
 // gradients of c + 1 come. Where masters are in halves, the weights that are the high ones come
-// with the gradients, behind them (Kind::highs); AdamW ranges' have their place, which takes the
+// with the gradients, behind them (Kind::bound); AdamW ranges' have their place, which takes the
 // new ones, too. The gradients of chunks that come before the step have places of their own.
 // Allocated once.
 #pragma once
@@ -22,7 +22,7 @@ namespace ebb::libmuon {
 
 class Staging {
  public:
-  enum class Kind : std::uint8_t { gradients, weights, highs };
+  enum class Kind : std::uint8_t { gradients, weights, bound };
 
   struct Needs {
     const StatePlan& plan;  // borrowed, as the next two
@@ -62,7 +62,7 @@ class Staging {
     return kind == Kind::gradients && chunk >= first_early_;
   }
   Places& lasting(Kind kind) {
-    return lasting_[static_cast<std::size_t>(kind == Kind::highs ? Kind::weights : kind)];
+    return lasting_[static_cast<std::size_t>(kind == Kind::bound ? Kind::weights : kind)];
   }
   Places& places(Kind kind, std::size_t chunk) {
     if (early(kind, chunk)) return early_[chunk - first_early_];

@@ -52,11 +52,11 @@ Sweep::Ports StepRun::ports() const {
   const auto weight = [=](std::size_t chunk, const Transit& part) {
     return exchange->weight(chunk, part);
   };
-  const auto high = [=](std::size_t chunk, const Transit& part) {
-    return exchange->high(chunk, part);
+  const auto bound = [=](std::size_t chunk, const Transit& part) {
+    return exchange->bound(chunk, part);
   };
   const auto taken = [this](std::uint32_t param) { return steps_.taken(param); };
-  Sweep::Ports ports{gradient, weight, high, taken};
+  Sweep::Ports ports{gradient, weight, bound, taken};
   ports.state = [=](const NamedStates& states, std::size_t i, std::size_t portion,
                     const Transit& part) { return exchange->state(states, i, portion, part); };
   Updates* const updates = exchange->updates();
@@ -112,13 +112,13 @@ Result<> StepRun::travel_in_step(const char* what, const Run& run) {
 
 Result<> StepRun::bring_in(std::size_t chunk) {
   if (setup_.in_halves())
-    EBB_TRY(weights_in(chunk, ChunkExchange::As::highs, exchange_->touched()));
+    EBB_TRY(weights_in(chunk, ChunkExchange::As::bound, exchange_->touched()));
   EBB_TRY(gradients_in(chunk));
   return results_in(chunk);
 }
 
 Result<> StepRun::weights_in(std::size_t chunk, ChunkExchange::As as, const Travels& travels) {
-  const char* const what = as == ChunkExchange::As::highs ? "high halves in" : "weights in";
+  const char* const what = as == ChunkExchange::As::bound ? "high halves in" : "weights in";
   return travel_in_step(what, [&] { return exchange_->weights_in(chunk, as, travels); });
 }
 
@@ -266,9 +266,9 @@ Flow::Ended StepRun::walk(const Walk& through, const Begin& begin, Flow::Work wo
   return flow_->wait();
 }
 
-Flow::Ended StepRun::keep_highs(const Travels& of) {
+Flow::Ended StepRun::keep_bound(const Travels& of) {
   const auto in = [&](std::size_t chunk) {
-    return weights_in(chunk, ChunkExchange::As::highs, of);
+    return weights_in(chunk, ChunkExchange::As::bound, of);
   };
   return walk([&](const Sweep::Between& next) { return sweep_->keep(of, steps_.now(), next); }, {},
               {.chunks = setup_.chunks().count(), .in = in, .doing = "keeping its high halves"});

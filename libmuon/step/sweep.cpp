@@ -376,8 +376,8 @@ Buffer Sweep::out_of(std::size_t chunk, const StatePlan::Span& span, libswap::Li
   return here;
 }
 
-Buffer Sweep::high_of(std::size_t chunk, const StatePlan::Span& span) const {
-  return parts_.plan.columns().in_halves() ? ports_.high(chunk, {span.param, span.range})
+Buffer Sweep::bound_of(std::size_t chunk, const StatePlan::Span& span) const {
+  return parts_.plan.columns().in_halves() ? ports_.bound(chunk, {span.param, span.range})
                                            : Buffer();
 }
 
@@ -394,7 +394,7 @@ Event Sweep::finish(const Visited& visit, std::vector<Leaving>& out) {
     const Buffer weights = leaves ? out_of(visit.chunk, span, visit.lift, out) : Buffer();
     if (in_strips && !weights.empty())
       whole.push_back({visit.columns[0].sub(span.tile_first, span.range.count), weights});
-    const Buffer to = in_strips ? Buffer() : weights, high = high_of(visit.chunk, span);
+    const Buffer to = in_strips ? Buffer() : weights, high = bound_of(visit.chunk, span);
     for (const auto& [range, update] : updates_of(visit, span, ports_.result))
       for (const Scaled& part : scales_of(spec, parts_.model.params[span.param].shape, range)) {
         const std::uint64_t ahead = part.first - span.range.first;
@@ -419,7 +419,7 @@ Event Sweep::local(const Visited& visit, std::vector<Leaving>& out) {
     ranges.push_back({&adam_spec(parts_.model, span.param), ports_.steps_taken(span.param) + 1,
                       visit.lift.up(ports_.gradient(visit.chunk, {span.param, span.range})),
                       state(0), state(1), state(2), out_of(visit.chunk, span, visit.lift, out),
-                      high_of(visit.chunk, span)});
+                      bound_of(visit.chunk, span)});
   }
   return parts_.kernels.adamw(ranges, grad_scale_, visit.lift.ready());
 }

@@ -37,7 +37,7 @@ class Sweep {
     // Where new weights or updates go; empty: nobody asked for them.
     Piece weight;
     // Where the weights are that are the high halves of masters, if these are in halves.
-    Piece high;
+    Piece bound;
     std::function<std::uint64_t(std::uint32_t param)> steps_taken;  // before this one
     // Where U of a range goes and O of it lies, as they travel; empty where matrices are whole
     // here.
@@ -159,7 +159,7 @@ class Sweep {
   // Where kernels write the weights of a span; they travel on behind.
   libswap::Buffer out_of(std::size_t chunk, const StatePlan::Span& span, libswap::Lift::Visit& lift,
                          std::vector<Leaving>& out);
-  libswap::Buffer high_of(std::size_t chunk, const StatePlan::Span& span) const;
+  libswap::Buffer bound_of(std::size_t chunk, const StatePlan::Span& span) const;
   // Behind the work of a visit its weights travel on; nobody uses the visit's room behind that and
   // `tile`.
   void end_visit(libswap::Lift::Visit& lift, const std::vector<Leaving>& out,

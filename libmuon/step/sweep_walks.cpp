@@ -64,7 +64,7 @@ Sweep::Tiles Sweep::tiles_with_weights(const Of& of) const {
   std::map<std::pair<std::uint32_t, std::uint64_t>, std::uint64_t> kept;  // by item and element
   for (std::uint64_t tile = 0; tile < plan.tiles().size(); ++tile) {
     const TileEntry& entry = plan.tiles()[tile];
-    if (entry.kind != TileKind::highs) continue;
+    if (entry.kind != TileKind::bound) continue;
     kept.emplace(std::pair(entry.item, entry.first), tile);
     if (!plan.muon(plan.spans(entry).front().param)) tiles.front().push_back(tile);
   }
@@ -136,7 +136,7 @@ Result<> Sweep::keep(const Of& of, std::uint64_t step, const Between& between) {
     const Buffer kept = columns_of(entry, lease.buffer).front();
     std::vector<OutRange> ranges;
     for (const StatePlan::Span& span : spans_of(of, entry))
-      ranges.push_back({ports_.high(chunk, {span.param, span.range}),
+      ranges.push_back({ports_.bound(chunk, {span.param, span.range}),
                         kept.sub(span.tile_first, span.range.count)});
     stream.give_back(lease, parts_.kernels.hand_out(ranges, {}));
   };

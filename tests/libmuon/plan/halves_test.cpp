@@ -36,7 +36,7 @@ TEST(StatePlanHalves, LieInTilesOfTheirOwn) {
         std::set<std::pair<std::uint32_t, std::uint64_t>> low, high;
         for (std::uint64_t i = 0; i < (*plan).tiles().size(); ++i) {
           const TileEntry& tile = (*plan).tiles()[i];
-          const bool keeps = tile.kind == TileKind::highs;
+          const bool keeps = tile.kind == TileKind::bound;
           EXPECT_EQ(visited.contains(i), !keeps);
           EXPECT_EQ((*plan).has_weights(tile), keeps);
           if (tile.kind == TileKind::masters) low.emplace(tile.item, tile.first);
