@@ -282,7 +282,8 @@ typedef struct ebb_model {
   uint64_t stream_above_bytes; /* 0: nothing is streamed */
   uint32_t slots;              /* 0: 3 */
   uint32_t threads;            /* that compute, on this rank; 0: 1 */
-  const ebb_setting* dtypes;   /* {"momentum_buffer", "BF16"}; what is not named is fp32 */
+  const ebb_setting* dtypes;   /* {"momentum_buffer", "BF16"}; what is not named is fp32.
+                                  {"master", "none"}: the bound weights, in fp32, are the masters */
   const ebb_setting* tiers;    /* {"exp_avg", "nvme"}: nvme, host, device */
   uint32_t dtype_count, tier_count;
   int32_t drop_unknown; /* 1: state of parameters that the model has not may be dropped */

@@ -184,10 +184,10 @@ Result<libmuon::StateDTypes> dtypes_of(std::span<const ebb_setting> given) {
     EBB_TRY_ASSIGN(const std::string_view state, text_of(one.key, "the model's dtypes: a state"));
     EBB_TRY_ASSIGN(const std::string_view name, text_of(one.value, compose("dtypes: {}", state)));
     const auto dtype = formats::dtype_named(name);
-    if (!dtype)
+    if (!dtype && name != "none")
       return Error{Code::usage, compose("dtypes: {} = \"{}\" is no dtype", state, name),
-                   "F32, BF16, I8 or U16"};
-    dtypes[std::string(state)] = *dtype;
+                   "F32, BF16, I8, U16 or none"};
+    dtypes[std::string(state)] = dtype;
   }
   return dtypes;
 }

@@ -133,7 +133,7 @@ void Chunks::cut_lines(const StatePlan& plan, std::uint64_t chunk_bytes) {
       packers.try_emplace(index_of(run.owner), plan.tile_size().room())
           .first->second.add(param, whole, plan.out(param));
     }
-    const std::uint32_t ways = plan.columns().in_halves() ? 2 : 1;  // weights come, too
+    const std::uint32_t ways = plan.columns().bound_masters() ? 2 : 1;  // weights come, too
     widest = std::max({widest, bytes_of(plan.gradients().staged_dtype(param)),
                        ways * bytes_of(plan.weights().dtype(param))});
   }

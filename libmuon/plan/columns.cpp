@@ -37,10 +37,17 @@ std::string listed(const std::vector<std::string>& names) {
   return all;
 }
 
-std::string listed(std::span<const DType> dtypes) {
+// What may be said of a state. Masters alone may be left to the trainer.
+std::string choices_of(const Row& row) {
   std::vector<std::string> names;
-  for (const DType dtype : dtypes) names.emplace_back(name_of(dtype));
+  for (const DType dtype : row.dtypes) names.emplace_back(name_of(dtype));
+  if (row.state == "master") names.emplace_back("none");
   return listed(names);
+}
+
+bool is_choice(const Row& row, std::optional<DType> asked) {
+  if (!asked) return row.state == "master";
+  return std::ranges::find(row.dtypes, *asked) != row.dtypes.end();
 }
 
 }  // namespace
@@ -70,18 +77,22 @@ Result<Columns> Columns::make(const StateDTypes& dtypes) {
   Columns columns;
   for (const std::string& name : state_names()) {
     const Row& row = *std::ranges::find(kRows, name, &Row::state);
-    const auto asked = dtypes.find(name);
-    const DType dtype = asked == dtypes.end() ? row.dtypes.front() : asked->second;
-    if (std::ranges::find(row.dtypes, dtype) == row.dtypes.end())
-      return Error{Code::unsupported, compose("{} cannot be kept as {}", name, name_of(dtype)),
-                   compose("{} may be {}", name, listed(row.dtypes))};
-    columns.dtypes_.push_back(dtype);
+    const auto found = dtypes.find(name);
+    const auto asked = found == dtypes.end() ? row.dtypes.front() : found->second;
+    if (!is_choice(row, asked))
+      return Error{Code::unsupported,
+                   compose("{} cannot be kept as {}", name, asked ? name_of(*asked) : "none"),
+                   compose("{} may be {}", name, choices_of(row))};
+    columns.dtypes_.push_back(asked.value_or(DType::f32));
     columns.homes_.push_back(row.kind);
+    if (!asked) columns.masters_ = Masters::bound;
   }
+  if (columns.dtypes_[kMaster] == DType::u16) columns.masters_ = Masters::halves;
   columns.names_ = state_names();
   std::array<std::vector<Column>, kTileKinds.size()> scales;
   for (const Row& row : kRows) {
     const std::uint32_t state = *state_number(row.state);
+    if (state == kMaster && columns.masters() == Masters::bound) continue;
     Column column{state, columns.dtypes_[state]};
     if (column.dtype == DType::i8) {
       column.encoding = formats::native::block_encoding(kInt8Block);
@@ -94,11 +105,16 @@ Result<Columns> Columns::make(const StateDTypes& dtypes) {
   }
   for (const TileKind kind : kTileKinds)
     std::ranges::copy(scales[index_of(kind)], std::back_inserter(columns.by_kind_[index_of(kind)]));
-  if (!columns.in_halves()) return columns;
-  columns.by_kind_[index_of(TileKind::bound)].push_back(
-      {static_cast<std::uint32_t>(columns.names_.size()), DType::bf16});
-  columns.names_.emplace_back(formats::native::kHighHalves);
+  columns.add_bound();
   return columns;
+}
+
+void Columns::add_bound() {
+  std::vector<Column>& columns = by_kind_[index_of(TileKind::bound)];
+  if (masters() == Masters::bound) columns.push_back({kMaster});
+  if (!in_halves()) return;
+  columns.push_back({static_cast<std::uint32_t>(names_.size()), DType::bf16});
+  names_.emplace_back(formats::native::kHighHalves);
 }
 
 std::uint64_t Columns::block(TileKind kind) const {
@@ -114,6 +130,8 @@ std::optional<std::size_t> Columns::find(TileKind kind, std::uint32_t state) con
 }
 
 std::uint64_t Columns::capacity(TileKind kind, std::uint64_t tile_bytes) const {
+  // Those are cut alike, so that both have the same elements.
+  if (kind == TileKind::masters && masters() == Masters::bound) kind = TileKind::bound;
   if (of(kind).empty()) return 0;
   std::uint64_t least = kAlign;
   for (const Column& column : of(kind))

@@ -22,7 +22,7 @@ enum class TileKind : std::uint8_t {
   masters,   // of matrices
   adam,      // all that AdamW keeps of its elements
   moments,   // second ones of matrices
-  bound,     // halves of masters that the trainer has: no step visits them, a snapshot writes them
+  bound,     // masters, or their halves, that the trainer has: a snapshot writes them, no step
 };
 inline constexpr std::array kTileKinds = {TileKind::momentum, TileKind::masters, TileKind::adam,
                                           TileKind::moments, TileKind::bound};
@@ -49,13 +49,18 @@ struct Column {
 // in all stores that an engine writes.
 inline constexpr std::uint32_t kInt8Block = 256;
 
-using StateDTypes = std::map<std::string, DType, std::less<>>;  // by state name
+// By state name; nullopt: it is not kept, because the trainer has it.
+using StateDTypes = std::map<std::string, std::optional<DType>, std::less<>>;
+
+// Where masters lie: with the state; half with it and half with the trainer, as its weights in
+// bf16; or with the trainer, as its weights in fp32.
+enum class Masters : std::uint8_t { kept, halves, bound };
 
 class Columns {
  public:
   // What is not named is fp32. Code::unsupported names the state, the dtype and those that work.
-  // A state in i8 has its scales in a column of their own, behind the others of its tiles. Masters
-  // in u16 are low halves; the high ones, the trainer's weights, are a column of TileKind::bound.
+  // A state in i8 has its scales in a column of their own, behind the others of its tiles. What the
+  // trainer has of masters is a column of TileKind::bound.
   static Result<Columns> make(const StateDTypes& dtypes);
 
   // Of all columns: state_names(), the scales of those in blocks, the high halves of masters.
@@ -65,7 +70,10 @@ class Columns {
   bool of_masters(std::uint32_t state) const {
     return state == kMaster || (in_halves() && state + 1 == names_.size());
   }
-  bool in_halves() const { return dtypes_[kMaster] == DType::u16; }  // the masters
+  Masters masters() const { return masters_; }
+  bool in_halves() const { return masters_ == Masters::halves; }
+  // Whether the trainer's weights are masters, or halves of them.
+  bool bound_masters() const { return masters_ != Masters::kept; }
   // The most elements that have one value of a column between them: a tile of that kind cuts
   // parameters at multiples of so many.
   std::uint64_t block(TileKind kind) const;
@@ -77,7 +85,7 @@ class Columns {
   TileKind home(std::uint32_t state) const { return homes_[state]; }
 
   // The most elements, each of all its columns, that such a tile holds: as many whole blocks. 0:
-  // there are no such tiles.
+  // there are no such tiles. Of masters that the trainer has: what one would hold.
   std::uint64_t capacity(TileKind kind, std::uint64_t tile_bytes) const;
   // Where the columns of a tile of `count` elements in so many blocks begin in it; bytes.
   std::vector<std::uint64_t> offsets(TileKind kind, std::uint64_t count,
@@ -85,8 +93,10 @@ class Columns {
 
  private:
   Columns() = default;
+  void add_bound();
 
   std::vector<std::string> names_;
+  Masters masters_ = Masters::kept;
   std::vector<DType> dtypes_;    // by state
   std::vector<TileKind> homes_;  // by state
   std::array<std::vector<Column>, kTileKinds.size()> by_kind_;

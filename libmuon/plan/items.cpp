@@ -11,7 +11,7 @@ namespace {
 // Masters are whole in their tiles until the last strip is applied, and blocks of momentum lie in
 // one strip.
 bool comes_in_strips(const Columns& columns, const MuonSpec& spec, const Block& matrix) {
-  return spec.out == Out::weights && !columns.in_halves() &&
+  return spec.out == Out::weights && !columns.bound_masters() &&
          matrix.cols % columns.block(TileKind::momentum) == 0;
 }
 

@@ -7,6 +7,7 @@ namespace {
 
 // fp32 adds nothing: stores that knew nothing else have the same digest.
 void add_dtypes(const ModelSpec& model, const Columns& columns, formats::Digest& digest) {
+  if (columns.masters() == Masters::bound) digest.add("masters are bound");
   for (const TileKind kind : kTileKinds) {
     bool used = false;
     for (std::uint32_t i = 0; i < model.params.size(); ++i)

@@ -4,7 +4,7 @@
 
 #include "ebb/formats/native/manifest_limits.h"
 #include "ebb/libmuon/plan/block_borders.h"
-#include "ebb/libmuon/plan/halves.h"
+#include "ebb/libmuon/plan/bound_masters.h"
 #include "ebb/libmuon/plan/param_classes.h"
 #include "ebb/libmuon/plan/state_digest.h"
 
@@ -89,7 +89,7 @@ Result<StatePlan> StatePlan::make(const ModelSpec& model, const PartitionSpec& p
   EBB_TRY(formats::native::check_tile_bytes(tile_bytes));
   EBB_TRY_ASSIGN(Columns columns, Columns::make(dtypes));
   EBB_TRY(check_params(model));
-  EBB_TRY(check_halves(model, columns));
+  EBB_TRY(check_bound_masters(model, columns));
   EBB_TRY_ASSIGN(const std::vector<ParamClass> classes, classes_of(model, partition));
   EBB_TRY_ASSIGN(Layouts layouts,
                  Layouts::make(model, partition, classes, columns.block(TileKind::momentum), rank));

@@ -101,7 +101,7 @@ class StatePlan {
   }
   // Whether weights are handed out of such a tile alone.
   bool has_weights(const TileEntry& tile) const {
-    return columns_.in_halves() ? tile.kind == TileKind::bound : holds(tile, kMaster);
+    return columns_.bound_masters() ? tile.kind == TileKind::bound : holds(tile, kMaster);
   }
   // Whether these leave in a visit that moves masters.
   bool hands_out(const Visit& visit) const {

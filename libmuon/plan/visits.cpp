@@ -44,21 +44,22 @@ void StatePlan::cut(std::vector<TileEntry>& into, TileKind kind, std::uint32_t n
 }
 
 // Momentum tiles of an item, then its master tiles, or what these would hold; behind all of them
-// those of second moments; AdamW tiles spread evenly between; at the end what only a cut writes. A
-// matrix' high halves are cut as its low ones are.
+// those of second moments; AdamW tiles spread evenly between; at the end what only a cut writes,
+// which of a matrix is cut as its masters are.
 void StatePlan::lay_tiles() {
   std::vector<TileEntry> muon_tiles, adam_tiles;
   const std::uint32_t matrices = items_.matrices();
   const auto adam_item = static_cast<std::uint32_t>(items().size()) - 1;
   for (std::uint32_t i = 0; i < matrices; ++i) {
     cut(muon_tiles, TileKind::momentum, i);
-    const bool masters = out(items()[i].parts.front().param) == Out::weights;
-    cut(masters ? muon_tiles : hand_outs_, TileKind::masters, i);
+    const bool kept = out(items()[i].parts.front().param) == Out::weights &&
+                      !columns_.of(TileKind::masters).empty();
+    cut(kept ? muon_tiles : hand_outs_, TileKind::masters, i);
   }
   std::ranges::copy(moments_tiles(), std::back_inserter(muon_tiles));
   if (adam_elems() > 0) cut(adam_tiles, TileKind::adam, adam_item);
   tiles_ = spread_between(muon_tiles, adam_tiles);
-  if (!columns_.in_halves()) return;
+  if (!columns_.bound_masters()) return;
   for (std::uint32_t i = 0; i < matrices; ++i) cut(tiles_, TileKind::bound, i);
   if (adam_elems() > 0) cut(tiles_, TileKind::bound, adam_item);
 }

@@ -1,10 +1,10 @@
 // ChunkExchange: what travels between this rank and the others for a chunk of a step: gradients to
-// who keeps the state, with high halves of masters where these are in halves; in Placement::shard U
+// who keeps the state, with masters, or their high halves, that are bound; in Placement::shard U
 // to who computes it, and O back; new weights to the trainer.
 //
 // Owns the room of what is on its way, and U and O; borrows all that make() is given.
 // Threading: what is marked [C] is collective, on the one thread on which the ranks meet.
-// gradient(), weight(), high() and begin_weights() are for the thread that sweeps: their chunk's
+// gradient(), weight(), bound() and begin_weights() are for the thread that sweeps: their chunk's
 // room is its own until it has swept it (Staging, Updates), Flow publishes it.
 #pragma once
 
@@ -39,7 +39,7 @@ class ChunkExchange {
   // Of these parameters, to where there is room already: before the step, too.
   Sent bring_gradients(std::size_t chunk, const Travels& travels);
   Sent parts_in(std::size_t chunk);  // parts of gradients are added up (HandIn::partial)
-  // What the trainer has bound, to who keeps the state: as high halves of masters, beside
+  // What the trainer has bound, to who keeps the state: as masters, or high halves, beside
   // gradients, or in the place of weights on their way out, where weight() finds it.
   enum class As : std::uint8_t { bound, weights };
   Sent weights_in(std::size_t chunk, As as, const Travels& travels);

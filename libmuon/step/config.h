@@ -79,7 +79,10 @@ struct EngineConfig {
   // rounded once a step (docs/numerics.md has the errors). master may be u16, where all weights are
   // bf16 and the host computes: the low half of fp32, whose high half is the weight that is bound;
   // two bytes of a parameter less, with the bits of masters in fp32. The bound weights are state
-  // then: whoever writes them is found out by the next step(), and refused. The same on all ranks.
+  // then: whoever writes them is found out by the next step(), and refused. master may be nullopt,
+  // where all weights are fp32: the weights that are bound are the masters, four bytes of a
+  // parameter less, with the same bits. What the trainer writes to them between two steps counts;
+  // while a step is under way it must write nothing. The same on all ranks.
   StateDTypes dtypes;
 
   // A store that is transferred is replaced: what is dropped is gone then. The same on all ranks.
@@ -111,7 +114,8 @@ struct EnginePlan {
   std::uint64_t disk_bytes = 0;  // reserved in the store; a new one is written once, with zeros
   std::uint64_t step_read_bytes = 0, step_written_bytes = 0, step_sent_bytes = 0;
   std::uint64_t install_read_bytes = 0;  // of install_weights()
-  // Of snapshot() itself, where masters are in halves: their high ones, to their owners and disks.
+  // Of snapshot() itself, where masters are bound: these, or their high halves, to their owners and
+  // disks.
   std::uint64_t snapshot_written_bytes = 0, snapshot_sent_bytes = 0;
   double newton_schulz_flops = 0;  // of one step
   std::uint64_t adam_elems = 0;

@@ -70,8 +70,8 @@ Result<StepResult> Engine::Impl::outcome_of(const Flow::Ended& ended) {
                  compose("the weights of step {} were not handed out to all ranks: {}",
                          steps.now() + 1, ended.not_out->message),
                  weights.way_back()};
-    // High halves that did not reach the trainer are nowhere else.
-    fate.set(setup.in_halves() ? Fate::broken : Fate::owing, *owed);
+    // Masters, or halves of them, that did not reach the trainer are nowhere else.
+    fate.set(setup.bound_masters() ? Fate::broken : Fate::owing, *owed);
   }
   const std::string where =
       compose("this engine stopped in the middle of step {}: ", steps.now() + 1);
@@ -113,8 +113,14 @@ EngineStats Engine::Impl::all_stats() const {
 }
 
 Result<> Engine::Impl::keep_bound() {
-  if (!setup.in_halves() || weights.kept() == steps.now()) return {};
-  EBB_TRY(agree_all(weights.unchanged(computing->pool()), "reading its high halves"));
+  if (!setup.bound_masters()) return {};
+  // Whole ones may have been written since, where all ranks have them: install_weights() can fail.
+  std::int64_t may_differ = 0;
+  if (!setup.in_halves()) {
+    EBB_TRY_ASSIGN(may_differ, setup.ranks.agree(weights.installed() ? 1 : 0));
+  }
+  if (weights.kept() == steps.now() && may_differ == 0) return {};
+  EBB_TRY(agree_all(weights.unchanged(computing->pool()), "reading its bound masters"));
   weights.set_kept(std::nullopt);
   EBB_TRY(ended_well(run->keep_bound({})));
   weights.set_kept(steps.now());
@@ -140,9 +146,10 @@ Result<> Engine::Impl::can_install() const {
 }
 
 Result<> Engine::Impl::install() {
-  if (setup.in_halves()) EBB_TRY(home.settle(libswap::Snapshots::Mode::poll));
+  if (setup.bound_masters()) EBB_TRY(home.settle(libswap::Snapshots::Mode::poll));
   EBB_TRY(keep_bound());
   EBB_TRY(ended_well(run->hand_out_weights()));
+  weights.set_installed();
   fate.clear(Fate::owing);
   return {};
 }

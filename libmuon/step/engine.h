@@ -93,8 +93,8 @@ class Engine {
   // parameters have taken then, which AdamW's bias correction counts. Masters that are written are
   // handed out by install_weights(). After an I/O error a part was written: nothing but
   // abandon_step(), stats() and the destructor is answered (Code::state) before that went back.
-  // Of masters in halves the bound weights are the high ones: they are written, too, each rank's
-  // from what it gave, so that copies must be alike. Code::unsupported for what is not finite.
+  // Bound weights that are masters, or high halves of them, are written, too, each rank's from what
+  // it gave, so that copies must be alike. Code::unsupported for halves of what is not finite.
   Result<> write_state(std::string_view state, std::span<const StateBuffer> from,
                        std::optional<std::uint64_t> taken = {});
   // [C] Several of the same parameters.
@@ -182,11 +182,12 @@ class Engine {
   const ByteVector* blob(std::string_view key) const;
   std::vector<std::string> blob_keys() const;
 
-  // [C] Marks the present state as a generation and returns, at once but for the high halves of
-  // masters (snapshot_written_bytes); false: one is still under way, or pinned ones leave no room.
-  // Durable behind the next steps, committed at a later step() or wait_snapshot(). One that some
-  // rank could not write is abandoned, training goes on: snapshot_error() says why. After a failed
-  // fsync none can be committed: Code::state from every step(), snapshot() and wait_snapshot().
+  // [C] Marks the present state as a generation and returns, at once but for masters
+  // that are bound (snapshot_written_bytes); false: one is still under way, or pinned ones leave no
+  // room. Durable behind the next steps, committed at a later step() or wait_snapshot(). One that
+  // some rank could not write is abandoned, training goes on: snapshot_error() says why. After a
+  // failed fsync none can be committed: Code::state from every step(), snapshot() and
+  // wait_snapshot().
   Result<bool> snapshot();
   // [C] Waits until the last snapshot is committed; its generation number, 0 if there was none. Its
   // error if it was abandoned.

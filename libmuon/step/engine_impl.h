@@ -60,10 +60,10 @@ struct Engine::Impl {
   // [C]
   Result<NamedStates> agree_on_states(std::span<const StateBuffers> states,
                                       std::optional<std::uint64_t> taken);
-  // Of masters of which only the low halves travel; empty: none are among them.
-  std::span<const StateBuffer> halves(std::span<const StateBuffers> states) const;
+  // Of masters that are bound, or halves of them; empty: none are among them.
+  std::span<const StateBuffer> bound(std::span<const StateBuffers> states) const;
   Result<> can_part(std::span<const StateBuffer> masters) const;
-  // What is bound becomes the high halves.
+  // What is bound becomes these, or their high halves.
   void part(std::span<const StateBuffer> masters);
 
   // before_step.cpp
@@ -81,7 +81,7 @@ struct Engine::Impl {
   Result<> may_hand_in();
   // [C] Forgets what was handed in: it was for nothing.
   void forget_gradients();
-  // [C] Brings high halves of masters into their tiles, unless those of the present step are there.
+  // [C] Brings what is bound of masters into its tiles, unless it is there.
   Result<> keep_bound();
   // [C] What a walk through all weights says of itself, once its counters are taken.
   Result<> ended_well(const Flow::Ended& ended);

@@ -173,7 +173,7 @@ Result<> Engine::Impl::take_bound(const Beginning& from) {
   bool any = false;
   for (std::uint32_t param = 0; param < setup.plan().params(); ++param) any = any || of(param);
   if (!any) return {};
-  return ended_well(setup.in_halves() ? run->keep_bound(of) : run->take_weights(of));
+  return ended_well(setup.bound_masters() ? run->keep_bound(of) : run->take_weights(of));
 }
 
 }  // namespace ebb::libmuon

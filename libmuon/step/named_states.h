@@ -26,6 +26,7 @@ class NamedStates {
   // They travel as weights do, by `out`.
   NamedStates(const StatePlan& plan, const Exchange& out, std::span<const One> states,
               std::uint64_t most_bytes);
+  static NamedStates none(const StatePlan& plan) { return NamedStates(plan); }
 
   std::size_t count() const { return states_.size(); }
   std::uint32_t state(std::size_t i) const { return states_[i].state; }
@@ -39,6 +40,7 @@ class NamedStates {
   libswap::Buffer of(std::size_t i, const Transit& transit) const;
 
  private:
+  explicit NamedStates(const StatePlan& plan) : plan_(plan) {}
   struct Piece {
     Transit transit;
     std::size_t portion = 0;

@@ -57,7 +57,7 @@ Result<EnginePlan> predict(const EngineConfig& config, Rank rank, Side wire) {
   result.install_read_bytes = paged.with_weights * config.tile_bytes;
   result.snapshot_written_bytes = paged.kept * config.tile_bytes;
   const Edges edges(plan, chunks, config.chunk_bytes);
-  if (plan.columns().in_halves()) result.snapshot_sent_bytes = edges.bound.sent_bytes();
+  if (plan.columns().bound_masters()) result.snapshot_sent_bytes = edges.bound.sent_bytes();
   result.step_sent_bytes =
       edges.gradient_bytes(config.partial_sums == PartialSums::made_twice ? 2 : 1) +
       edges.updates.sent_bytes() + edges.results.sent_bytes() + edges.weights.sent_bytes() +

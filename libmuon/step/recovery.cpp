@@ -88,8 +88,8 @@ Result<> Engine::Impl::can_save_to(const libswap::SwapDirectory& other) const {
   return {};
 }
 
-// Not in the middle of a step, or of weights being taken. What keeps high halves is read only where
-// these are not in their tiles.
+// Not in the middle of a step, or of weights being taken. What keeps bound masters is read only
+// where these are not in their tiles.
 bool Engine::Impl::can_cut() const {
   if (!fate.check(Fate::stopped) || !fate.check(Fate::taking)) return false;
   return weights.kept() == steps.now() || weights.unchanged(computing->pool()).has_value();

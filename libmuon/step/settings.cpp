@@ -73,9 +73,11 @@ std::vector<Setting> settings_of(const EngineConfig& config, const Columns& colu
       {"the axes of the world", text_of(config.partition.axes)},
       {"the number of partitions", std::to_string(config.partition.parts.size())},
   };
+  const bool bound = columns.masters() == Masters::bound;
   const auto states = state_names();
   for (std::uint32_t i = 0; i < states.size(); ++i)
-    settings.push_back({"the dtype of " + states[i], std::string(name_of(columns.dtype(i)))});
+    settings.push_back({"the dtype of " + states[i],
+                        std::string(bound && i == kMaster ? "none" : name_of(columns.dtype(i)))});
   for (std::size_t i = 0; i < config.partition.parts.size(); ++i) {
     const AxisPartition& part = config.partition.parts[i];
     settings.push_back({compose("the name of partition {}", i), part.name});

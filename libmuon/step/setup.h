@@ -29,7 +29,9 @@ struct Setup {
   const StatePlan& plan() const { return prepared.plan; }
   const Chunks& chunks() const { return prepared.chunks; }
   Rank rank() const { return prepared.plan.rank(); }
-  bool in_halves() const { return prepared.plan.columns().in_halves(); }  // masters
+  // What the trainer has bound (Columns).
+  bool bound_masters() const { return prepared.plan.columns().bound_masters(); }
+  bool in_halves() const { return prepared.plan.columns().in_halves(); }
   bool partial() const { return config.partition.hand_in == HandIn::partial; }
 
   EngineConfig config;

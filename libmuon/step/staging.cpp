@@ -13,7 +13,7 @@ constexpr std::size_t kRegions = 3;
 constexpr std::uint64_t kStatesTogether = 3;  // of a parameter: an element of each has room
 
 // Weights take the region of the gradients they are made of behind one chunk, and leave theirs to
-// the gradients of the chunk after the next. High halves lie behind the gradients.
+// the gradients of the chunk after the next. Bound masters lie behind the gradients.
 std::size_t region_of(Kind kind, std::size_t chunk) {
   return (2 * chunk + (kind == Kind::weights ? 1 : 0)) % kRegions;
 }
@@ -30,7 +30,7 @@ std::span<const Transit> transits_of(const StatePlan& plan, const Chunks& chunks
 }
 
 std::uint64_t chunk_bytes(const Staging::Needs& needs, Kind kind, std::size_t chunk) {
-  if (kind == Kind::bound && !needs.plan.columns().in_halves()) return 0;
+  if (kind == Kind::bound && !needs.plan.columns().bound_masters()) return 0;
   return staged_bytes(needs.plan, trainer_of(needs.plan, kind),
                       transits_of(needs.plan, needs.chunks, kind, chunk));
 }

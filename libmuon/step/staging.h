@@ -2,7 +2,7 @@
 // hold, as what the trainer has them as. AdamW ranges have a place at all times. What travels in
 // chunks shares three regions, whose roles go round: while chunk c is swept, one holds its
 // gradients, one takes its weights, and through the third the weights of c - 1 leave and then the
-// gradients of c + 1 come. Where masters are in halves, the weights that are the high ones come
+// gradients of c + 1 come. Weights that are masters, or high halves of them, come
 // with the gradients, behind them (Kind::bound); AdamW ranges' have their place, which takes the
 // new ones, too. The gradients of chunks that come before the step have places of their own.
 // Allocated once.
@@ -81,7 +81,7 @@ class Staging {
   const StatePlan* plan_;
   const Chunks* chunks_;
   std::size_t first_early_;                      // chunk
-  Each<Places> lasting_;                         // of highs: those of weights
+  Each<Places> lasting_;                         // of what is bound: those of weights
   std::vector<Places> early_;                    // of gradients, by chunk from that one on
   Each<std::array<Places, 2>> places_;           // of chunks, even and odd
   std::array<std::vector<Places>, 2> portions_;  // likewise, by state

@@ -1,6 +1,6 @@
 // States are read, or written, by their names. Of masters in halves the low ones travel, in the
 // room of fp32: the high ones are what each rank has bound, of the same elements, in the same
-// order.
+// order. Of masters that are bound none do.
 #include <algorithm>
 #include <set>
 #include <utility>
@@ -90,30 +90,34 @@ Result<NamedStates> Engine::Impl::agree_on_states(std::span<const StateBuffers> 
   EBB_TRY(agree_all(numbers ? Result<>() : numbers.error(), compose("copying its {}", names)));
   std::vector<NamedStates::One> sorted;
   for (std::size_t i = 0; i < states.size(); ++i) {
+    if ((*numbers)[i] == kMaster && setup.plan().columns().masters() == Masters::bound) continue;
     const auto& buffers = states[i].buffers;
     auto& one = sorted.emplace_back((*numbers)[i], std::vector(buffers.begin(), buffers.end()));
     std::ranges::sort(one.buffers, {}, &StateBuffer::param);
   }
-  const std::vector<StateBuffer>& params = sorted.front().buffers;
   std::vector<libswap::Setting> settings = {
       {"the state to be copied", names},
       {"the steps that it has taken", taken ? std::to_string(*taken) : "as before"},
-      {"the number of parameters whose state is copied", std::to_string(params.size())}};
-  for (const StateBuffer& buffer : params)
+      {"the number of parameters whose state is copied",
+       std::to_string(states.front().buffers.size())}};
+  std::set<std::uint32_t> named;
+  for (const StateBuffer& buffer : states.front().buffers) named.insert(buffer.param);
+  for (const std::uint32_t param : named)
     settings.push_back(
-        {"a parameter whose state is copied", setup.config.model.params[buffer.param].name});
+        {"a parameter whose state is copied", setup.config.model.params[param].name});
   EBB_TRY(libswap::same_everywhere(ranks, settings));
+  if (sorted.empty()) return NamedStates::none(setup.plan());
   // A rank that has room for all that it stages is no limit.
-  const std::uint64_t room = run->portion_bytes() / states.size();
-  const bool limits = NamedStates::staged_bytes(setup.plan(), params) > room;
+  const std::uint64_t room = run->portion_bytes() / sorted.size();
+  const bool limits = NamedStates::staged_bytes(setup.plan(), sorted.front().buffers) > room;
   EBB_TRY_ASSIGN(const std::int64_t most,
                  ranks.agree(static_cast<std::int64_t>(limits ? room : kMostRoundBytes)));
   return NamedStates(setup.plan(), setup.edges.weights.exchange(), sorted,
                      static_cast<std::uint64_t>(most));
 }
 
-std::span<const StateBuffer> Engine::Impl::halves(std::span<const StateBuffers> states) const {
-  if (!setup.in_halves()) return {};
+std::span<const StateBuffer> Engine::Impl::bound(std::span<const StateBuffers> states) const {
+  if (!setup.bound_masters()) return {};
   const auto masters = std::ranges::find(states, "master", &StateBuffers::state);
   return masters == states.end() ? std::span<const StateBuffer>() : masters->buffers;
 }
@@ -134,14 +138,13 @@ Result<> Engine::read_states(std::span<const StateBuffers> into) {
   Impl& self = *impl_;
   self.end_step();
   EBB_TRY_ASSIGN(const NamedStates named, self.agree_on_states(into, {}));
-  if (named.portions() == 0) return {};
-  const std::span<const StateBuffer> halves = self.halves(into);
+  const std::span<const StateBuffer> bound = self.bound(into);
   libswap::Pool& pool = self.computing->pool();
-  if (!halves.empty())
-    EBB_TRY(
-        self.agree_all(self.weights.unchanged(pool, params_of(halves)), "reading its high halves"));
-  EBB_TRY(self.ended_well(self.run->read_states(named)));
-  for (const StateBuffer& lows : halves) self.weights.join(lows, pool);
+  if (!bound.empty())
+    EBB_TRY(self.agree_all(self.weights.unchanged(pool, params_of(bound)),
+                           "reading its bound masters"));
+  if (named.portions() > 0) EBB_TRY(self.ended_well(self.run->read_states(named)));
+  for (const StateBuffer& some : bound) self.weights.join(some, pool);
   return {};
 }
 
@@ -158,19 +161,21 @@ Result<> Engine::write_states(std::span<const StateBuffers> from,
   Impl& self = *impl_;
   self.end_step();
   EBB_TRY_ASSIGN(const NamedStates named, self.agree_on_states(from, taken));
-  if (named.portions() == 0) return {};
-  const std::span<const StateBuffer> halves = self.halves(from);
-  if (!halves.empty()) EBB_TRY(self.agree_all(self.can_part(halves), "writing its high halves"));
+  const std::span<const StateBuffer> bound = self.bound(from);
+  if (!bound.empty()) EBB_TRY(self.agree_all(self.can_part(bound), "writing its bound masters"));
+  if (from.front().buffers.empty()) return {};
   EBB_TRY(self.home.settle(libswap::Snapshots::Mode::wait));
-  if (!halves.empty()) self.weights.set_kept(std::nullopt);
-  if (Result<> ended = self.ended_well(self.run->write_states(named)); !ended) {
+  if (!bound.empty()) self.weights.set_kept(std::nullopt);
+  Result<> ended;
+  if (named.portions() > 0) ended = self.ended_well(self.run->write_states(named));
+  if (!ended) {
     self.fate.set(Fate::writing,
                   {Code::state,
                    compose("a part of {} was written: {}", names_of(from), ended.error().message),
                    "abandon_step() goes back to the last committed generation"});
     return ended;
   }
-  if (!halves.empty()) self.part(halves);
+  if (!bound.empty()) self.part(bound);
   if (taken)
     for (const StateBuffer& buffer : from.front().buffers)
       self.steps.set_taken(buffer.param, *taken);

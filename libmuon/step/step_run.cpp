@@ -111,14 +111,14 @@ Result<> StepRun::travel_in_step(const char* what, const Run& run) {
 }
 
 Result<> StepRun::bring_in(std::size_t chunk) {
-  if (setup_.in_halves())
+  if (setup_.bound_masters())
     EBB_TRY(weights_in(chunk, ChunkExchange::As::bound, exchange_->touched()));
   EBB_TRY(gradients_in(chunk));
   return results_in(chunk);
 }
 
 Result<> StepRun::weights_in(std::size_t chunk, ChunkExchange::As as, const Travels& travels) {
-  const char* const what = as == ChunkExchange::As::bound ? "high halves in" : "weights in";
+  const char* const what = as == ChunkExchange::As::bound ? "bound masters in" : "weights in";
   return travel_in_step(what, [&] { return exchange_->weights_in(chunk, as, travels); });
 }
 
@@ -271,7 +271,7 @@ Flow::Ended StepRun::keep_bound(const Travels& of) {
     return weights_in(chunk, ChunkExchange::As::bound, of);
   };
   return walk([&](const Sweep::Between& next) { return sweep_->keep(of, steps_.now(), next); }, {},
-              {.chunks = setup_.chunks().count(), .in = in, .doing = "keeping its high halves"});
+              {.chunks = setup_.chunks().count(), .in = in, .doing = "keeping its bound masters"});
 }
 
 // Low halves become 0 where they lie.

@@ -46,7 +46,7 @@ class StepRun {
 
   // [C] Walks through all chunks, to the end. `of`: of these parameters; empty: of all.
   Result<Look> look_at_sums();  // adds parts of gradients up (HandIn::partial), for their norm
-  Flow::Ended keep_bound(const Travels& of);    // brings high halves of masters into their tiles
+  Flow::Ended keep_bound(const Travels& of);    // brings what is bound of masters into its tiles
   Flow::Ended take_weights(const Travels& of);  // masters take bound weights (Sweep::take)
   Flow::Ended hand_out_weights();               // all of them, of the present state
   // The same, portion by portion: states to the trainer, or from it.

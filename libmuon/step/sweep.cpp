@@ -369,16 +369,34 @@ const ParamSpec& Sweep::owner_of_matrix(std::uint32_t item, std::uint32_t number
 }
 
 Buffer Sweep::out_of(std::size_t chunk, const StatePlan::Span& span, libswap::Lift::Visit& lift,
-                     std::vector<Leaving>& out) {
+                     std::vector<Leaving>& out) const {
   const Buffer to = ports_.weight(chunk, {span.param, span.range});
   const Buffer here = lift.room_for(to);
   if (!to.empty()) out.push_back({here, to});
   return here;
 }
 
-Buffer Sweep::bound_of(std::size_t chunk, const StatePlan::Span& span) const {
-  return parts_.plan.columns().in_halves() ? ports_.bound(chunk, {span.param, span.range})
-                                           : Buffer();
+Sweep::Master Sweep::master_of(const Visited& visit, const StatePlan::Span& span,
+                               std::vector<Leaving>& out) const {
+  const Columns& columns = parts_.plan.columns();
+  const Transit range{span.param, span.range};
+  if (columns.masters() == Masters::bound) return bound_master_of(visit, range, out);
+  Master master;
+  // They are the first column of their tiles.
+  if (visit.scheduled.has_tile())
+    master.w = visit.columns[0].sub(span.tile_first, span.range.count);
+  if (columns.in_halves()) master.high = ports_.bound(visit.chunk, range);
+  if (parts_.plan.hands_out(visit.scheduled))
+    master.out = out_of(visit.chunk, span, visit.lift, out);
+  return master;
+}
+
+// It is worked on where it came to, and leaves from there: kernels write no weights.
+Sweep::Master Sweep::bound_master_of(const Visited& visit, const Transit& range,
+                                     std::vector<Leaving>& out) const {
+  const Buffer w = visit.lift.up(ports_.bound(visit.chunk, range));
+  if (const Buffer to = ports_.weight(visit.chunk, range); !to.empty()) out.push_back({w, to});
+  return {.w = w};
 }
 
 // Of tiles of masters, and of what has none. Those that leave behind the last of several visits do
@@ -390,20 +408,17 @@ Event Sweep::finish(const Visited& visit, std::vector<Leaving>& out) {
   std::vector<OutRange> whole;
   for (const StatePlan::Span& span : touched(entry)) {
     const MuonSpec& spec = muon_spec(parts_.model, span.param);
-    const bool leaves = parts_.plan.hands_out(visit.scheduled);
-    const Buffer weights = leaves ? out_of(visit.chunk, span, visit.lift, out) : Buffer();
-    if (in_strips && !weights.empty())
-      whole.push_back({visit.columns[0].sub(span.tile_first, span.range.count), weights});
-    const Buffer to = in_strips ? Buffer() : weights, high = bound_of(visit.chunk, span);
+    const Master master = master_of(visit, span, out);
+    if (in_strips && !master.out.empty()) whole.push_back({master.w, master.out});
+    const Buffer to = in_strips ? Buffer() : master.out;
     for (const auto& [range, update] : updates_of(visit, span, ports_.result))
       for (const Scaled& part : scales_of(spec, parts_.model.params[span.param].shape, range)) {
         const std::uint64_t ahead = part.first - span.range.first;
-        const auto some = [&](const Buffer& all, std::uint64_t first) {
-          return all.empty() ? all : all.sub(first + ahead, part.count);
+        const auto some = [&](const Buffer& all) {
+          return all.empty() ? all : all.sub(ahead, part.count);
         };
-        const Buffer w = visit.columns.empty() ? Buffer() : some(visit.columns[0], span.tile_first);
-        ranges.push_back({&spec, part.scale, update.sub(part.first - range.first, part.count), w,
-                          some(to, 0), some(high, 0)});
+        ranges.push_back({&spec, part.scale, update.sub(part.first - range.first, part.count),
+                          some(master.w), some(to), some(master.high)});
       }
   }
   const Event applied = parts_.kernels.finish(ranges, visit.lift.ready());
@@ -411,15 +426,16 @@ Event Sweep::finish(const Visited& visit, std::vector<Leaving>& out) {
 }
 
 Event Sweep::local(const Visited& visit, std::vector<Leaving>& out) {
+  const std::uint64_t first = visit.columns.size() - 2;  // of the moments, behind kept masters
   std::vector<AdamRange> ranges;
   for (const StatePlan::Span& span : touched(visit.entry)) {
     const auto state = [&](std::uint64_t number) {
       return visit.columns[number].sub(span.tile_first, span.range.count);
     };
+    const Buffer gradient = visit.lift.up(ports_.gradient(visit.chunk, {span.param, span.range}));
+    const Master master = master_of(visit, span, out);
     ranges.push_back({&adam_spec(parts_.model, span.param), ports_.steps_taken(span.param) + 1,
-                      visit.lift.up(ports_.gradient(visit.chunk, {span.param, span.range})),
-                      state(0), state(1), state(2), out_of(visit.chunk, span, visit.lift, out),
-                      bound_of(visit.chunk, span)});
+                      gradient, master.w, state(first), state(first + 1), master.out, master.high});
   }
   return parts_.kernels.adamw(ranges, grad_scale_, visit.lift.ready());
 }

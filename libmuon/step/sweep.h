@@ -36,7 +36,7 @@ class Sweep {
     Piece gradient;
     // Where new weights or updates go; empty: nobody asked for them.
     Piece weight;
-    // Where the weights are that are the high halves of masters, if these are in halves.
+    // Where the weights are that are masters, or high halves of them, if they are bound.
     Piece bound;
     std::function<std::uint64_t(std::uint32_t param)> steps_taken;  // before this one
     // Where U of a range goes and O of it lies, as they travel; empty where matrices are whole
@@ -80,7 +80,7 @@ class Sweep {
   Result<> look(const Between& out);
   // Of which parameters; empty: of all.
   using Of = std::function<bool(std::uint32_t param)>;
-  // High halves of masters into their tiles, which are at `step` then. REQUIRES: they are apart.
+  // What is bound of masters into its tiles, which are at `step` then. REQUIRES: some of it is.
   Result<> keep(const Of& of, std::uint64_t step, const Between& next);
   // Masters take weights, as TakeRange says, from where Ports::weight finds them; their tiles are
   // at `step` then.
@@ -158,13 +158,22 @@ class Sweep {
   void begin_streaming(std::uint32_t item);
   // Where kernels write the weights of a span; they travel on behind.
   libswap::Buffer out_of(std::size_t chunk, const StatePlan::Span& span, libswap::Lift::Visit& lift,
-                         std::vector<Leaving>& out);
-  libswap::Buffer bound_of(std::size_t chunk, const StatePlan::Span& span) const;
+                         std::vector<Leaving>& out) const;
+  // A span's master, or its low half, where kernels work on it; the high half; where they write its
+  // weights, which travel on behind.
+  struct Master {
+    libswap::Buffer w, high, out;
+  };
+  Master master_of(const Visited& visit, const StatePlan::Span& span,
+                   std::vector<Leaving>& out) const;
+  Master bound_master_of(const Visited& visit, const Transit& range,
+                         std::vector<Leaving>& out) const;
   // Behind the work of a visit its weights travel on; nobody uses the visit's room behind that and
   // `tile`.
   void end_visit(libswap::Lift::Visit& lift, const std::vector<Leaving>& out,
                  const libswap::Event& done, const libswap::Event& tile);
   std::vector<StatePlan::Span> spans_of(const Of& of, const TileEntry& entry) const;
+  libswap::Event keep_bits(std::span<const OutRange> ranges);
   // By chunk, in the order of the schedule: chunks of weights are those of a step.
   using Tiles = std::vector<std::vector<std::uint64_t>>;
   template <typename Take>

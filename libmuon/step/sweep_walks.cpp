@@ -44,19 +44,22 @@ std::vector<StatePlan::Span> Sweep::spans_of(const Of& of, const TileEntry& entr
   return spans;
 }
 
-// take(chunk, visit) of each that moves masters for the last time in a step.
+// take(chunk, visit) of each that moves masters for the last time in a step: those that it finds in
+// its tile, or bound ones.
 template <typename Take>
 void Sweep::for_masters(const Take& take) const {
   const StatePlan& plan = parts_.plan;
+  const bool bound = plan.columns().masters() == Masters::bound;
   for (std::size_t chunk = 0, i = 0; chunk < parts_.chunks.count(); ++chunk)
     for (; i < parts_.chunks.visits_end(chunk); ++i) {
       const Visit& visit = plan.schedule()[i];
-      if (visit.changes() && plan.holds(plan.entry(visit), kMaster) && plan.hands_out(visit))
-        take(chunk, visit);
+      const bool moves =
+          visit.has_tile() ? visit.changes() && plan.holds(plan.entry(visit), kMaster) : bound;
+      if (moves && plan.hands_out(visit)) take(chunk, visit);
     }
 }
 
-// High halves have tiles of their own, AdamW's in the first chunk: what they travel through is
+// What is bound has tiles of its own, AdamW's in the first chunk: what they travel through is
 // always there.
 Sweep::Tiles Sweep::tiles_with_weights(const Of& of) const {
   const StatePlan& plan = parts_.plan;
@@ -112,7 +115,7 @@ Result<> Sweep::walk(const Tiles& all, TileCache::Use use, std::uint64_t step,
   return {};
 }
 
-// Masters, or their high halves, are the first column of their tiles.
+// Masters, or what is bound of them, are the first column of their tiles.
 Result<> Sweep::look(const Between& between) {
   const auto look = [&](std::size_t chunk, Stream& stream, const Stream::Lease& lease) {
     const TileEntry& entry = parts_.plan.tiles()[lease.tile];
@@ -130,6 +133,14 @@ Result<> Sweep::look(const Between& between) {
   return walk(tiles_with_weights({}), TileCache::Use::read, 0, look, between);
 }
 
+// Into tiles of the host's memory: none of them is visited, so the disk is their home.
+Event Sweep::keep_bits(std::span<const OutRange> ranges) {
+  if (parts_.kernels.device() == nullptr) return parts_.kernels.hand_out(ranges, {});
+  std::vector<Event> copied;
+  for (const auto& [from, to] : ranges) copied.push_back(libswap::copy(from, to, {}));
+  return libswap::all_of(copied);
+}
+
 Result<> Sweep::keep(const Of& of, std::uint64_t step, const Between& between) {
   const auto keep = [&](std::size_t chunk, Stream& stream, const Stream::Lease& lease) {
     const TileEntry& entry = parts_.plan.tiles()[lease.tile];
@@ -138,7 +149,7 @@ Result<> Sweep::keep(const Of& of, std::uint64_t step, const Between& between) {
     for (const StatePlan::Span& span : spans_of(of, entry))
       ranges.push_back({ports_.bound(chunk, {span.param, span.range}),
                         kept.sub(span.tile_first, span.range.count)});
-    stream.give_back(lease, parts_.kernels.hand_out(ranges, {}));
+    stream.give_back(lease, keep_bits(ranges));
   };
   const auto use = of ? TileCache::Use::modify : TileCache::Use::create;
   EBB_TRY(walk(tiles_with_weights(of), use, step, keep, between));

@@ -42,7 +42,8 @@ Result<std::vector<bool>> Engine::Impl::agree_on_taken(std::span<const std::uint
         named[param] != 0 ? std::string("asked for") : std::string("not asked for")};
     return libswap::same_everywhere(ranks, {&setting, 1}).error();
   }
-  std::vector<std::int64_t> written(all.size(), setup.in_halves() ? 0 : 1);
+  // Bound ones are the masters already.
+  std::vector<std::int64_t> written(all.size(), setup.bound_masters() ? 0 : 1);
   if (setup.in_halves()) {
     const auto changed = weights.changed(computing->pool());
     EBB_TRY(agree_all(changed ? Result<>() : changed.error(), "taking its weights"));

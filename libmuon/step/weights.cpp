@@ -29,6 +29,10 @@ bool all_finite(const Buffer& values, Side side, const Computing& computing) {
   return std::isfinite(computing.look({&range, 1}, side).largest);
 }
 
+void copy_bits(const Buffer& from, const Buffer& to) {
+  if (!from.empty()) libswap::copy(from, to, {}).wait();
+}
+
 // By parameter: the last chunk with weights of it.
 std::vector<std::size_t> last_chunks(const Chunks& chunks, std::size_t params) {
   std::vector<std::size_t> last(params, 0);
@@ -81,8 +85,8 @@ bool Weights::hands_out_updates() const {
 }
 
 std::string Weights::way_back() const {
-  if (setup_.in_halves())
-    return "half of its masters is lost: open the store again, the last generation resumes";
+  if (setup_.bound_masters())
+    return "some of its masters are lost: open the store again, the last generation resumes";
   return hands_out_updates() ? "updates are handed out once: abandon_step() goes back to the last "
                                "committed generation, and so must the trainer's masters"
                              : "install_weights() hands them out";
@@ -94,13 +98,15 @@ void Weights::handed_out(std::size_t chunk, const Travels& travels) {
 }
 
 void Weights::forget_handed_out() {
+  installed_ = false;
   if (handed_out_) handed_out_->forget();
 }
 
 Result<> Weights::were_handed_out() const {
-  if (handed_out_->all()) return {};
+  if (handed_out_ ? handed_out_->all() : installed_) return {};
   return Error{Code::usage,
-               "the bound weights are the high halves of masters, and were not handed out yet",
+               compose("the bound weights are {}, and were not handed out yet",
+                       setup_.in_halves() ? "the high halves of masters" : "masters"),
                "call install_weights() first"};
 }
 
@@ -114,7 +120,8 @@ void Weights::taken(const Travels& of) {
 }
 
 Result<> Weights::unchanged(libswap::Pool& pool, const Travels& of) const {
-  if (!handed_out_) return {};
+  if (!setup_.bound_masters()) return {};
+  if (!handed_out_) return were_handed_out();
   EBB_TRY_ASSIGN(const std::vector<std::uint32_t> others, changed(pool, of));
   if (others.empty()) return {};
   return Error{Code::state,
@@ -125,7 +132,13 @@ Result<> Weights::unchanged(libswap::Pool& pool, const Travels& of) const {
                "abandon_step() goes back to the last committed generation"};
 }
 
+// Of the elements that a state's buffer has.
+Buffer Weights::whole_of(const StateBuffer& state) const {
+  return state.pieces.empty() ? state.pieces : bound_[state.param]->sub(0, state.pieces.elems);
+}
+
 void Weights::join(const StateBuffer& lows, libswap::Pool& pool) const {
+  if (!setup_.in_halves()) return copy_bits(whole_of(lows), lows.pieces);
   in_pieces(pool, lows.pieces.elems, [&](std::uint64_t first, std::uint64_t count) {
     const auto masters = lows.pieces.sub(first, count).floats();
     std::ranges::transform(bound_[lows.param]->sub(first, count).bf16s(), masters, masters.begin(),
@@ -137,6 +150,7 @@ void Weights::join(const StateBuffer& lows, libswap::Pool& pool) const {
 
 Result<> Weights::can_part(const StateBuffer& masters, const Computing& computing) const {
   EBB_TRY(were_handed_out());
+  if (!setup_.in_halves()) return {};
   if (all_finite(masters.pieces, Side::host, computing)) return {};
   return Error{Code::unsupported,
                compose("master of {} on rank {} is not finite: it cannot be kept in halves",
@@ -145,6 +159,7 @@ Result<> Weights::can_part(const StateBuffer& masters, const Computing& computin
 }
 
 void Weights::part(const StateBuffer& masters, libswap::Pool& pool) const {
+  if (!setup_.in_halves()) return copy_bits(masters.pieces, whole_of(masters));
   in_pieces(pool, masters.pieces.elems, [&](std::uint64_t first, std::uint64_t count) {
     std::ranges::transform(masters.pieces.sub(first, count).floats(),
                            bound_[masters.param]->sub(first, count).bf16s().begin(),

@@ -1,5 +1,5 @@
-// Weights: where a trainer's weights are bound, and what of them was handed out. Where masters are
-// in halves the bound weights are the high ones: state that lies with the trainer.
+// Weights: where a trainer's weights are bound, and what of them was handed out. Where they are
+// masters, or high halves of them, they are state that lies with the trainer.
 //
 // Borrows the buffers that are bound.
 // Threading: of() and handed_out() are for the threads of a step, to which Flow::begin() publishes
@@ -43,10 +43,12 @@ class Weights {
 
   // Notes that a chunk's weights lie where they are bound, as far as they travelled.
   void handed_out(std::size_t chunk, const Travels& travels);
-  // Checks that the high halves, of these parameters, are what was handed out; there is nothing to
-  // check where masters are whole.
+  // Where they are masters: Code::usage if they were not handed out yet. Where they are halves, of
+  // these parameters, also Code::state if they are not what was handed out.
   Result<> unchanged(libswap::Pool& pool, const Travels& of = {}) const;
-  // Forgets what was handed out: the state is another one.
+  // Notes that all were, at the end of install_weights(); forgets it: the state is another one.
+  void set_installed() { installed_ = true; }
+  bool installed() const { return installed_; }
   void forget_handed_out();
   // Of these parameters, those of which this rank's weights are not what was handed out, where
   // masters are in halves. Code::usage where nothing was yet.
@@ -54,24 +56,25 @@ class Weights {
   // Notes that masters are what is bound.
   void taken(const Travels& of);
 
-  // Where masters are in halves, of what this rank holds of a parameter as a weight. The bits of
-  // low ones, in fp32 (OutRange), become masters.
+  // Where masters are bound, of what this rank holds of a parameter as a weight. The bits of low
+  // halves, in fp32 (OutRange), become masters; where these are whole nothing is read of it.
   void join(const StateBuffer& lows, libswap::Pool& pool) const;
   // Code::usage where nothing was handed out yet, Code::unsupported for what is not finite.
   Result<> can_part(const StateBuffer& masters, const Computing& computing) const;
-  // What is bound becomes the high halves of masters.
+  // What is bound becomes these masters, or their high halves.
   void part(const StateBuffer& masters, libswap::Pool& pool) const;
 
   // Parameters whose masters have taken a part of their weights, if there are any.
   const std::set<std::uint32_t>& half_taken() const { return half_taken_; }
   void set_half_taken(std::set<std::uint32_t> params) { half_taken_ = std::move(params); }
 
-  // The step whose high halves lie in tiles, if there is one.
+  // The step whose bound masters lie in tiles, if there is one.
   std::optional<std::uint64_t> kept() const { return kept_; }
   void set_kept(std::optional<std::uint64_t> step) { kept_ = step; }
 
  private:
-  Result<> were_handed_out() const;  // REQUIRES: masters are in halves
+  libswap::Buffer whole_of(const StateBuffer& state) const;
+  Result<> were_handed_out() const;  // REQUIRES: masters are bound
 
   // Constant after construction.
   const Setup& setup_;
@@ -81,6 +84,7 @@ class Weights {
   std::vector<std::optional<libswap::Buffer>> bound_;  // by parameter
   std::optional<std::uint64_t> kept_;
   std::set<std::uint32_t> half_taken_;
+  bool installed_ = false;
 
   // Of the thread that meets in a step, else of the one that drives.
   std::optional<HandedOut> handed_out_;  // where masters are in halves

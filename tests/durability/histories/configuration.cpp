@@ -101,7 +101,8 @@ Result<EngineConfig> config_of(const Meaning& meaning, const Start& start) {
   config.slots = start.slots;
   config.bf16 = libmuon::Bf16::emulated;  // not what a probe finds: bits depend on it
   config.dtypes["momentum_buffer"] = meaning.momentum;
-  if (start.halves) config.dtypes["master"] = DType::u16;
+  if (start.masters == libmuon::Masters::halves) config.dtypes["master"] = DType::u16;
+  if (start.masters == libmuon::Masters::bound) config.dtypes["master"] = std::nullopt;
   EBB_TRY(set_budget(start, config));
   return config;
 }

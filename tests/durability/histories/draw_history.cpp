@@ -93,6 +93,10 @@ void draw_world(Draws& draws, Start& start) {
   start.placement = chance(draws, 2) ? Placement::shard : Placement::owner;
 }
 
+bool may_be_bound(const Meaning& meaning) {  // masters
+  return meaning.out == libmuon::Out::weights && meaning.muon.decay != libmuon::Decay::l2;
+}
+
 // What an engine refuses by name is not drawn: what is streamed is not on shards nor in parts, what
 // comes in parts is not early, masters in halves are where all weights are bf16.
 void draw_traffic(Draws& draws, const Meaning& meaning, Start& start) {
@@ -103,8 +107,8 @@ void draw_traffic(Draws& draws, const Meaning& meaning, Start& start) {
   start.hand_in_threads = chance(draws, 2) ? 2 : 1;
   start.gradient = chance(draws, 2) ? DType::bf16 : DType::f32;
   if (meaning.out == libmuon::Out::weights && chance(draws, 2)) start.weight = DType::bf16;
-  start.halves =
-      start.weight == DType::bf16 && meaning.muon.decay != libmuon::Decay::l2 && chance(draws, 2);
+  if (start.weight == DType::bf16 && may_be_bound(meaning) && chance(draws, 2))
+    start.masters = libmuon::Masters::halves;
   if (start.hand_in != HandIn::partial)
     start.early_bytes = draws.of<std::uint64_t>({0, 0, 30000, 1u << 20});
   if (start.hand_in != HandIn::partial && start.placement == Placement::owner)
@@ -150,6 +154,9 @@ History draw_history(std::uint64_t seed) {
   Draws apart(seed + 1000000007);
   history.meaning.writes = chance(apart, 2);
   for (Start& start : history.starts) start.bound = chance(apart, 3);
+  for (Start& start : history.starts)
+    if (chance(apart, 2) && start.weight == DType::f32 && may_be_bound(history.meaning))
+      start.masters = libmuon::Masters::bound;
   return history;
 }
 

@@ -37,12 +37,12 @@ constexpr Knob kKnobs[] = {
     {"hand_in", [](Start& s) { s.hand_in = libmuon::HandIn::reduced; }},
     {"micro_batches", [](Start& s) { s.micro_batches = 1; }},
     {"hand_in_threads", [](Start& s) { s.hand_in_threads = 1; }},
-    {"halves", [](Start& s) { s.halves = false; }},
+    {"masters", [](Start& s) { s.masters = libmuon::Masters::kept; }},
     {"bound", [](Start& s) { s.bound = false; }},
     {"bf16",
      [](Start& s) {
        s.gradient = s.weight = DType::f32;
-       s.halves = false;
+       s.masters = libmuon::Masters::kept;
      }},
     {"tiles", [](Start& s) { s.tile_bytes = 65536; }},
     {"chunks", [](Start& s) { s.chunk_bytes = 256u << 20; }},
@@ -77,7 +77,11 @@ std::string text_of(const Start& s) {
                              libmuon::name_of(s.placement), name_of(s.hand_in));
   text += compose(", {} micro-batches, {} hand in, gradients {}, weights {}{}", s.micro_batches,
                   s.hand_in_threads, formats::name_of(s.gradient), formats::name_of(s.weight),
-                  compose("{}{}", s.halves ? " in halves" : "", s.bound ? ", bound" : ""));
+                  compose("{}{}",
+                          s.masters == libmuon::Masters::kept     ? ""
+                          : s.masters == libmuon::Masters::halves ? " in halves"
+                                                                  : " that are masters",
+                          s.bound ? ", bound" : ""));
   text += compose("; tiles {}, chunks {}, early {}, streamed above {}, {} threads, {} slots",
                   s.tile_bytes, s.chunk_bytes, s.early_bytes, bytes_or(s.stream_above, "nothing"),
                   s.threads, s.slots);

@@ -39,8 +39,8 @@ struct Start {
   std::uint32_t micro_batches = 1;
   std::uint32_t hand_in_threads = 1;
   DType gradient = DType::f32, weight = DType::f32;
-  bool halves = false;  // masters
-  bool bound = false;   // what is new begins with bound weights
+  libmuon::Masters masters = libmuon::Masters::kept;
+  bool bound = false;  // what is new begins with bound weights
   std::uint64_t tile_bytes = 65536, chunk_bytes = 256u << 20, early_bytes = 0;
   std::uint64_t stream_above = libmuon::kNothingStreamed;
   std::uint32_t threads = 1, slots = 3;

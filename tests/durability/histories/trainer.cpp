@@ -10,9 +10,9 @@
 
 #include "ebb/formats/core/bf16.h"
 #include "tests/durability/histories/configuration.h"
+#include "tests/libmuon/support/bound_masters.h"
 #include "tests/libmuon/support/by_name.h"
 #include "tests/libmuon/support/elements.h"
-#include "tests/libmuon/support/in_halves.h"
 
 namespace ebb::test {
 namespace {
@@ -219,7 +219,8 @@ std::string HistoryTrainer::differing(std::uint32_t param, const Masters& wanted
       keeps(param) ? std::span<const float>(kept_[param]) : bound_[param].fetch();
   const auto as_bound = [&](float master) {
     if (keeps(param) || spec.weight == DType::f32) return master;
-    return start_.halves ? away(master) : bf16_to_f32(f32_to_bf16(master));
+    return start_.masters == libmuon::Masters::halves ? away(master)
+                                                      : bf16_to_f32(f32_to_bf16(master));
   };
   std::string found;
   for_elements(engine_->state_plan().weights(), param, ranks_.rank(),

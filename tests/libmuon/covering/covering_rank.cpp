@@ -7,9 +7,9 @@
 #include <fstream>
 
 #include "tests/durability/draws.h"
+#include "tests/libmuon/support/bound_masters.h"
 #include "tests/libmuon/support/by_name.h"
 #include "tests/libmuon/support/elements.h"
-#include "tests/libmuon/support/in_halves.h"
 #include "tests/libmuon/support/world.h"
 
 namespace ebb::test {
@@ -287,7 +287,7 @@ Result<> CoveringRank::write_masters(std::uint64_t step) {
     value = value_of(param, element);
   });
   EBB_TRY(engine_->write_state("master", masters.buffers()));
-  // Masters in halves have theirs already.
+  // Bound masters have theirs already.
   return run_.config.dtypes.contains("master") ? Result<>() : engine_->install_weights();
 }
 
@@ -370,7 +370,7 @@ Result<> CoveringRank::compare_by_name(const std::map<std::string, std::vector<f
 Result<> CoveringRank::compare_weights(std::uint32_t param, const std::vector<float>& master) {
   const auto& spec = run_.config.model.params[param];
   const auto handed_out = [&](float value) {
-    if (run_.config.dtypes.contains("master")) return away(value);
+    if (plan().columns().in_halves()) return away(value);
     return spec.weight == DType::bf16 ? in_bf16(value) : value;
   };
   std::uint64_t differ = 0;

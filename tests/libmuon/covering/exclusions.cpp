@@ -9,6 +9,7 @@ const std::vector<std::string_view> kInParts = {"in parts", "in parts, sums kept
 const std::vector<std::string_view> kStreamed = {"streamed", "streamed in wide strips"};
 const std::vector<std::string_view> kDevice = {"a device computes", "gradients there",
                                                "weights there", "the trainer there"};
+const std::vector<std::string_view> kMastersBound = {"masters in halves", "weights are masters"};
 const std::vector<std::string_view> kUpdates = {"updates of some", "updates of all"};
 
 }  // namespace
@@ -22,9 +23,9 @@ const std::vector<Refused>& refused() {
       {{kStreamed, kInParts}, "matrices are not streamed with partial gradients"},
       {{kStreamed, kDevice}, "matrices are not streamed with an accelerator"},
       {{{"masters in halves"}, kDevice}, "late does not take master as U16"},
-      {{{"masters in halves"}, {"decay in gradients"}},
-       "and decay = l2, which reads it whole before its momentum"},
-      {{{"masters in halves"}, kUpdates}, "and out = update, which leaves masters to the trainer"},
+      {{kMastersBound, {"decay in gradients"}},
+       "and decay = l2, which reads it before its momentum"},
+      {{kMastersBound, kUpdates}, "and out = update, which binds updates"},
       {{kUpdates, {"weights decay"}}, "an update has no weights to decay"},
       {{{"updates of all"}, {"decay in gradients"}}, "an update has no weights to decay"},
       {{{"momentum in int8"}, {"state on shards"}}, "inside a block of"},

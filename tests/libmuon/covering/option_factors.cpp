@@ -26,9 +26,10 @@ void some_in_bf16(Run& run) {
   }
 }
 
-void in_halves(Run& run) {
-  run.config.dtypes["master"] = DType::u16;
-  for (libmuon::ParamSpec& param : run.config.model.params) param.weight = DType::bf16;
+// Weights of all parameters are masters, or halves of them.
+void bound_masters(Run& run, std::optional<DType> master, DType weight) {
+  run.config.dtypes["master"] = master;
+  for (libmuon::ParamSpec& param : run.config.model.params) param.weight = weight;
 }
 
 // The trainer adds them to masters in fp32.
@@ -107,7 +108,9 @@ std::vector<FactorOfRuns> factors_of_options() {
       {{{"momentum in fp32", [](Run&) {}},
         {"momentum in bf16", [](Run& run) { run.config.dtypes["momentum_buffer"] = DType::bf16; }},
         {"momentum in int8", [](Run& run) { run.config.dtypes["momentum_buffer"] = DType::i8; }}}},
-      {{{"masters in fp32", [](Run&) {}}, {"masters in halves", in_halves}}},
+      {{{"masters in fp32", [](Run&) {}},
+        {"masters in halves", [](Run& run) { bound_masters(run, DType::u16, DType::bf16); }},
+        {"weights are masters", [](Run& run) { bound_masters(run, {}, DType::f32); }}}},
       {{{"begins with initial weights", [](Run&) {}},
         {"begins with bound weights", [](Run& run) { run.begins = Begins::bound; }}}},
       {{{"weights are the engine's", [](Run&) {}},

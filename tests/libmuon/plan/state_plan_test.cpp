@@ -313,7 +313,7 @@ TEST(StatePlan, RefusesDtypesThatAStateCannotHaveByName) {
     EXPECT_EQ(error.code, Code::unsupported);
     EXPECT_EQ(error.message, compose("{} cannot be kept as {}", state, name_of(dtype)));
   }
-  EXPECT_EQ(refused("master", DType::bf16).hint, "master may be F32 and U16");
+  EXPECT_EQ(refused("master", DType::bf16).hint, "master may be F32, U16 and none");
   EXPECT_EQ(refused("momentum_buffer", DType::f16).hint, "momentum_buffer may be F32, BF16 and I8");
   EXPECT_EQ(refused("momentum", DType::bf16).code, Code::usage);
 }

@@ -104,8 +104,8 @@ TEST(Arguments, ChoicesMadeOfNumbersAreNamed) {
             "its gradient in no dtype"},
            {[](auto& config) { set(config.model.params[1].weight); }, Code::unsupported,
             "its weights in no dtype"},
-           {[](auto& config) { set(config.dtypes["momentum_buffer"]); }, Code::unsupported,
-            "momentum_buffer cannot be kept as no dtype"},
+           {[](auto& config) { set(config.dtypes["momentum_buffer"].emplace()); },
+            Code::unsupported, "momentum_buffer cannot be kept as no dtype"},
        })
     expect_no_plan(one);
 }

@@ -5,8 +5,8 @@
 #include <limits>
 
 #include "ebb/formats/core/bf16.h"
+#include "tests/libmuon/support/bound_masters.h"
 #include "tests/libmuon/support/failing_world.h"
-#include "tests/libmuon/support/in_halves.h"
 
 namespace ebb::test {
 namespace {

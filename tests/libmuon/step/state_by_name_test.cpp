@@ -6,9 +6,9 @@
 #include "ebb/formats/conversion/convert.h"
 #include "ebb/formats/core/bf16.h"
 #include "ebb/libswap/trace.h"
+#include "tests/libmuon/support/bound_masters.h"
 #include "tests/libmuon/support/by_name.h"
 #include "tests/libmuon/support/failing_world.h"
-#include "tests/libmuon/support/in_halves.h"
 #include "tests/libmuon/support/late_accelerator.h"
 #include "tests/support/chrome_trace.h"
 

@@ -6,8 +6,8 @@
 #include <numeric>
 
 #include "ebb/formats/core/bf16.h"
+#include "tests/libmuon/support/bound_masters.h"
 #include "tests/libmuon/support/failing_world.h"
-#include "tests/libmuon/support/in_halves.h"
 #include "tests/libmuon/support/late_accelerator.h"
 
 namespace ebb::test {

@@ -123,7 +123,7 @@ def assigned() -> str:
     return said
 
 
-@row("weights edited between steps: taken, one warning, whichever way it was written")
+@row("weights edited between steps count, whichever way; where they are no masters one warning")
 def edited() -> str:
     import ebb.torch
 
@@ -168,13 +168,16 @@ def edited() -> str:
     opts = []
     figures = []
     for name, edit in (("no_grad", fill), ("load_state_dict", load), ("detach", detached)):
-        away, warned = run(edit, name)
-        assert away == 0, f"{name}: the write was lost, off by {away}"
-        assert warned == 1, f"{name}: {warned} warnings"
-    away, warned = run(data, "data", check_parameters=True)
+        for masters, wanted in (("engine", 1), ("auto", 0)):
+            away, warned = run(edit, f"{name}-{masters}", masters=masters)
+            assert away == 0, f"{name}, {masters}: the write was lost, off by {away}"
+            assert warned == wanted, f"{name}, {masters}: {warned} warnings"
+    away, warned = run(data, "data", masters="engine", check_parameters=True)
     assert away == 0, f".data with check_parameters: off by {away}"
-    away, _ = run(data, "unchecked")
+    away, _ = run(data, "unchecked", masters="engine")
     figures.append(f".data unchecked: off by {away:.2g}")
+    away, warned = run(data, "masters")
+    assert away == 0 and warned == 0, f".data of masters: off by {away}, {warned} warnings"
     real = ebb.torch.Muon
 
     class Spy(real):

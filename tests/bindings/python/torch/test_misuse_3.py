@@ -12,7 +12,7 @@ import torch
 from misuse_runs import (_one_bad_rank, _one_rank_alone, _raises_before_step, go,
                          hand_groups_without_lr, made, state_bits)
 from worlds import (apart, check_same, hand_groups, Net, net_batch, raises, ranks, row,
-                    run_rows, seeded, split, weights_of)
+                    run_rows, same_bits, seeded, split, weights_of)
 
 
 @row("add_param_group: before opening taken, afterwards refused with what to do")
@@ -222,6 +222,40 @@ def interrupted() -> str:
     took, one = apart(child)
     assert 0 <= took <= 1, (took, one)
     return f"after {took:.2f} s, a step takes {one:.2f} s"
+
+
+@row("a master that is written while a step is under way: said, and the last snapshot goes on")
+def written_in_a_step() -> str:
+    def child() -> str:
+        import ebb.torch
+        p = torch.nn.Parameter(torch.zeros(2000, 2000))
+        p.grad = torch.ones_like(p)
+        made = dict(swap="swap", budget="least", tile="64KiB", threads=1)
+        opt = ebb.torch.AdamW([("w", p)], **made)
+        opt.step()
+        opt.snapshot(wait=True)
+        kept = p.detach().clone()
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        while opt._run._under_way is None:  # Ctrl-C may come between two steps
+            threading.Timer(0.05, lambda: os.kill(os.getpid(), signal.SIGINT)).start()
+            try:
+                while True:
+                    opt.step()
+            except KeyboardInterrupt:
+                pass
+        with torch.no_grad():
+            p.add_(1)
+        with raises(ebb.StateError, says="written while a step was under way") as caught:
+            opt.step()
+        opt.close()
+        opt = ebb.torch.AdamW([("w", p)], resume="store", **made)
+        opt.open()
+        assert opt.steps == 1 and same_bits(p.detach(), kept), "another state"
+        opt.close()
+        return str(caught[0])
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of steps that no snapshot has
+        return apart(child)
 
 
 @row("a disk that fills up while state_dict() writes: an error, no signal")

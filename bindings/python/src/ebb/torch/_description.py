@@ -77,7 +77,7 @@ def describe(
         bytes_of(options.chunk, "chunk"),
         options.slots,
         options.threads or max(1, len(os.sched_getaffinity(0)) // _ranks_here(world)),
-        options.dtypes(options.halves(of.params, groups)),
+        options.dtypes(options.masters_of(of.params, groups)),
         _computing(of, options),
     )
     model = _engine.Model(described)

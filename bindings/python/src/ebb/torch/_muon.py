@@ -29,8 +29,9 @@ class Muon(Optimizer):
     device_budget: bytes of a GPU's memory, or "all" that it takes: the GPU makes the steps then,
       that of the parameters, or where they are the host's, the current one; None: the host does.
     masters: "engine": fp32, beside the state; "halves": of bf16 parameters, each is the upper half
-      of its master: half the bytes, the same bits; "auto": "halves" where all are bf16, and
-      the host makes the steps.
+      of its master: half the bytes, the same bits; "parameters": of fp32 parameters, each is its
+      master: none of the bytes, the same bits; "auto": "parameters" where all are fp32, "halves"
+      where all are bf16, and the host makes the steps.
     placement: where Muon's state lies: "shard": each rank's part with it; "owner": whole matrices
       with one rank each; "auto": "shard" for DTensors.
     process_group: the ranks that share the parameters; None: the default group, or this process.

@@ -17,6 +17,7 @@ from ebb.errors import Unsupported
 from ._sizes import bytes_of
 
 _DTYPES = {torch.float32: None, torch.bfloat16: "BF16", torch.int8: "I8"}
+_MASTERS = {"engine": {}, "halves": {"master": "U16"}, "parameters": {"master": "none"}}
 
 
 @dataclass(frozen=True)
@@ -46,8 +47,6 @@ class Options:
         _one_of("resume", self.resume, (None, "store", "discard"))
         _one_of("checkpoint", self.checkpoint, ("tensors", "reference"))
         _one_of("momentum_dtype", self.momentum_dtype, tuple(_DTYPES))
-        if self.masters == "parameters":
-            raise Unsupported("masters='parameters' is not made yet", hint="masters='auto'")
         if self.device_budget is not None:
             self._check_device()
         if not self.max_norm >= 0:
@@ -73,19 +72,22 @@ class Options:
             return 0
         return bytes_of(self.device_budget, "device_budget")
 
-    def halves(self, params: Sequence[Tensor], groups: Sequence[dict[str, Any]]) -> bool:
-        """Whether each of these is the upper half of its master. "auto": where that can be."""
+    def masters_of(self, params: Sequence[Tensor], groups: Sequence[dict[str, Any]]) -> str:
+        """"engine", "halves" or "parameters". "auto": what takes the least, where that can be."""
         if self.masters != "auto":
-            return self.masters == "halves"
-        whole = any(g.get("decay") == "l2" or g.get("out") == "update" for g in groups)
-        whole = whole or self.device_budget is not None
-        return not whole and all(param.dtype is torch.bfloat16 for param in params)
+            return self.masters
+        if any(g.get("decay") == "l2" or g.get("out") == "update" for g in groups):
+            return "engine"
+        dtypes = {param.dtype for param in params}
+        if dtypes == {torch.bfloat16} and self.device_budget is None:
+            return "halves"
+        return "parameters" if dtypes == {torch.float32} else "engine"
 
-    def dtypes(self, in_halves: bool) -> dict[str, str]:
+    def dtypes(self, masters: str) -> dict[str, str]:
         """What states are kept as, where that is not fp32."""
         kept = _DTYPES[self.momentum_dtype]
         named = {"momentum_buffer": kept} if kept else {}
-        return {"master": "U16", **named} if in_halves else dict(named)
+        return {**_MASTERS[masters], **named}
 
     def budget_of(self, least: int, state: int, all_of_it: int) -> int:
         """In bytes, of a plan's."""

@@ -51,7 +51,7 @@ class Run:
     ) -> None:  # fmt: skip
         self.of, self.world = of, world
         self._groups, self._options = groups, options
-        self._halves = options.halves(of.params, groups)
+        self._masters = options.masters_of(of.params, groups)
         self.model, self.scratch, self._staging = world.together(self._prepare)
         self._checksums = self._checksums_now()
         check_placed(of, self.model, self._checksums, world)
@@ -113,8 +113,9 @@ class Run:
         return self.agreed(still and not any(bool(_placements.local(g).any()) for g in given))
 
     def snapshot(self) -> bool:
-        """[C] Begins one. Where parameters are halves of masters, it has what was edited, too."""
-        if self._halves:
+        """[C] Begins one. Where parameters are masters, or halves of them, it has what was edited,
+        too."""
+        if self._masters != "engine":
             self._take_edits(self._bind())
         return self.engine.snapshot()
 
@@ -138,8 +139,19 @@ class Run:
             pass
         self._under_way = None
         result = self.engine.wait_step()
+        self._check_unwritten()
         self._hand_out()
         return result
+
+    def _check_unwritten(self) -> None:
+        """Of masters that somebody writes while a step reads and writes them, nobody knows which
+        numbers there are. A step that Ctrl-C left goes on, so this can be."""
+        if self._masters != "parameters" or self._versions == self._versions_now():
+            return
+        raise StateError(
+            "parameters were written while a step was under way: they are its masters",
+            hint="make a new optimizer: resume='store' goes on at the last snapshot",
+        )
 
     def paged(self) -> tuple[int, int]:
         """Bytes read and written since it was asked before."""
@@ -188,12 +200,18 @@ class Run:
         if self._options.check_parameters and not edited:
             self._staging.take()
             edited = self._checksums != self._checksums_now()
+        if self._masters == "parameters":  # the engine reads them anyway
+            if edited or self._staging.in_place:
+                self._staging.take()
+            if edited:
+                self._note_versions()
+            return
         if self.agreed(not edited):
             return
         if self._stepped:  # before that, checkpoints are loaded
             warnings.warn(
                 "ebb.torch: parameters were moved or changed since the last step: masters take"
-                f" them{', and lose their lower halves' if self._halves else ''}",
+                f" them{', and lose their lower halves' if self._masters == 'halves' else ''}",
                 RuntimeWarning, stacklevel=5,
             )  # fmt: skip
         self._staging.take()
@@ -256,8 +274,8 @@ class Run:
     def read(self, numbers: Sequence[int], states: Sequence[str]) -> list[list[Tensor]]:
         """[C] By state, by parameter: this rank's part, in a file of the swap directory, placed as
         the parameter. All parameters have all of the states, which lie together and are read
-        together. A half of a master that was edited is taken first."""
-        if self._halves and "master" in states:
+        together. A master that was edited is taken first, or a half of it."""
+        if self._masters != "engine" and "master" in states:
             self._take_edits(self._bind())
         params = [self.of.params[i] for i in numbers]
         shapes = [tuple(_placements.local(param).shape) for param in params]
@@ -289,7 +307,7 @@ class Run:
             )
             masters = masters or "master" in states
         if masters:
-            if not self._halves:  # those of halves are there already
+            if self._masters == "engine":  # others are there already
                 self.engine.install_weights()
             self._hand_out()
         self._steps_before = step - int(self.engine.about()["step"])

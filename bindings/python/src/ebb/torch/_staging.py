@@ -20,7 +20,7 @@ class Staging:
     ) -> None:
         """`in_place`: the engine takes them where they are; `always`: for those that lie here,
         too."""
-        self._params, self._in_place = params, in_place
+        self._params, self.in_place = params, in_place
         self._weights: dict[int, Tensor] = {}
         self._gradients: dict[int, Tensor] = {}
         for i, param in enumerate(params):
@@ -45,7 +45,7 @@ class Staging:
         """The engine will read the parameters as they are now: brings them down, or waits for what
         computes them."""
         self._wait_up()
-        if self._in_place:
+        if self.in_place:
             for device in {local(param).device for param in self._params}:
                 torch.cuda.current_stream(device).synchronize()
         for i, host in self._weights.items():

@@ -1,26 +1,30 @@
-// Masters in halves are read and written by name: the bound weights are one of the two.
+// Masters that are bound weights, or whose high halves are, are read and written by name.
 #include <gtest/gtest.h>
 
 #include <array>
 #include <cmath>
 #include <numeric>
 
+#include "tests/libmuon/support/bound_masters.h"
 #include "tests/libmuon/support/by_name.h"
 #include "tests/libmuon/support/failing_world.h"
-#include "tests/libmuon/support/in_halves.h"
 
 namespace ebb::test {
 namespace {
 
 using libmuon::Communicator;
+using libmuon::Masters;
 using libmuon::StateBuffer;
 
-libmuon::EngineConfig halves_or_whole(bool halves) {
+constexpr std::array kAllMasters = {Masters::kept, Masters::halves, Masters::bound};
+
+libmuon::EngineConfig config_with(Masters masters) {
   Training setup{.ranks = 2, .gradients = Policy::zero3, .weights = Policy::zero3};
   setup.chunk_bytes = 20000;
   setup.budget_bytes = kLittle;
-  if (halves) setup.dtypes = kHalves;
-  return config_of(setup, with_bf16_weights(setup.model));
+  if (masters == Masters::halves) setup.dtypes = kHalves;
+  if (masters == Masters::bound) setup.dtypes = kWeightsAreMasters;
+  return config_of(setup, masters == Masters::bound ? setup.model : with_bf16_weights(setup.model));
 }
 
 ByName all_masters(const libmuon::Engine& engine) {
@@ -33,25 +37,27 @@ float given_master(std::uint32_t param, std::uint64_t element) { return noise(7,
 
 void expect_given_masters(const Stored& stored, RankEngine& rank,
                           const libmuon::EngineConfig& config) {
-  const bool halves = !config.dtypes.empty();
+  const Masters masters = rank.engine().state_plan().columns().masters();
   rank.edit_weights([&](std::uint32_t param, std::uint64_t element, float& weight) {
     const float master = stored.at(config.model.params[param].name + " master")[element];
     ASSERT_EQ(master, given_master(param, element)) << config.model.params[param].name;
-    if (halves) {
-      ASSERT_EQ(weight, away(master)) << config.model.params[param].name;
+    if (masters != Masters::kept) {
+      ASSERT_EQ(weight, masters == Masters::halves ? away(master) : master)
+          << config.model.params[param].name;
     }
   });
 }
 
 // Of what is written nothing is lost by a generation, and steps need no weights installed.
-TEST(HalvesByName, AreWrittenBothWhateverIsUnderWay) {
-  std::array<Stored, 2> last;  // of masters that are whole, and in halves
-  for (const bool halves : {false, true}) {
+TEST(BoundMastersByName, AreWrittenWhateverIsUnderWay) {
+  std::array<Stored, kAllMasters.size()> last;
+  for (const Masters kind : kAllMasters) {
+    const bool bound = kind != Masters::kept;
     const TempDir folder;
     FailingWorld failing(folder);
     auto other = libswap::SwapDirectory::open(failing.world.io(), folder.path() / "other");
     ASSERT_TRUE(other);
-    const auto config = halves_or_whole(halves);
+    const auto config = config_with(kind);
     expect_well(failing.world.run([&](Communicator& ranks) -> Result<> {
       EBB_TRY_ASSIGN(auto rank, RankEngine::open(failing.world, ranks, config));
       libmuon::Engine& engine = rank.engine();
@@ -68,24 +74,24 @@ TEST(HalvesByName, AreWrittenBothWhateverIsUnderWay) {
       EBB_TRY(engine.write_state("master", masters.buffers()));
       EBB_TRY_ASSIGN(const Stored at_once, rank.stored());
       expect_given_masters(at_once, rank, config);
-      if (!halves) EBB_TRY(engine.install_weights());
+      if (!bound) EBB_TRY(engine.install_weights());
       EBB_TRY(step_to(rank, 3));
       EBB_TRY(engine.write_state("master", masters.buffers()));
       EBB_TRY(engine.save_to(**other));
-      if (!halves) EBB_TRY(engine.install_weights());
+      if (!bound) EBB_TRY(engine.install_weights());
       EBB_TRY(step_to(rank, 4));
       EBB_TRY_ASSIGN(const Stored stored, rank.stored());
-      if (ranks.rank() == Rank{0}) last[halves ? 1 : 0] = stored;
+      if (ranks.rank() == Rank{0}) last[static_cast<std::size_t>(kind)] = stored;
       return {};
     }));
   }
-  EXPECT_EQ(last[1], last[0]);
+  for (const Stored& each : last) EXPECT_EQ(each, last[0]);
 }
 
 TEST(HalvesByName, AreRefusedWhereAHalfOfThemIsNone) {
   const TempDir folder;
   FailingWorld failing(folder);
-  const auto config = halves_or_whole(true);
+  const auto config = config_with(Masters::halves);
   expect_well(failing.world.run([&](Communicator& ranks) -> Result<> {
     EBB_TRY_ASSIGN(auto rank, RankEngine::open(failing.world, ranks, config));
     libmuon::Engine& engine = rank.engine();
@@ -115,9 +121,9 @@ TEST(HalvesByName, AreRefusedWhereAHalfOfThemIsNone) {
   }));
 }
 
-TEST(HalvesByName, AreNoneBeforeWeightsAreHandedOut) {
+void expect_none_before_weights_are_handed_out(Masters kind) {
   FailingWorld failing;
-  const auto config = halves_or_whole(true);
+  const auto config = config_with(kind);
   expect_well(failing.world.run([&](Communicator& ranks) -> Result<> {
     EBB_TRY_ASSIGN(auto engine,
                    libmuon::Engine::open(config, ranks, failing.world.io(), failing.world.swap(),
@@ -131,6 +137,10 @@ TEST(HalvesByName, AreNoneBeforeWeightsAreHandedOut) {
     }
     return {};
   }));
+}
+
+TEST(BoundMastersByName, AreNoneBeforeWeightsAreHandedOut) {
+  for (const Masters kind : kBoundMasters) expect_none_before_weights_are_handed_out(kind);
 }
 
 }  // namespace

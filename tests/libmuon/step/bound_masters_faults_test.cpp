@@ -1,12 +1,12 @@
-// Masters in halves where something is wrong: disks that fail, weights that somebody else wrote,
-// and what is refused.
+// Masters that are bound weights, or whose high halves are, where something is wrong: disks that
+// fail, weights that somebody else wrote, and what is refused.
 #include <gtest/gtest.h>
 
 #include <array>
 #include <limits>
 
+#include "tests/libmuon/support/bound_masters.h"
 #include "tests/libmuon/support/failing_world.h"
-#include "tests/libmuon/support/in_halves.h"
 #include "tests/libmuon/support/late_accelerator.h"
 #include "tests/libmuon/support/training.h"
 
@@ -14,6 +14,7 @@ namespace ebb::test {
 namespace {
 
 using libmuon::Communicator;
+using libmuon::Masters;
 using libmuon::Placement;
 using libswap::FaultOn;
 using libswap::FaultPlan;
@@ -23,24 +24,35 @@ using libswap::FaultPlan;
 struct Where {
   Policy weights;
   Placement placement = Placement::owner;
+  Masters masters = Masters::halves;
 };
-constexpr std::array kWhere = {Where{Policy::replicated}, Where{Policy::zero3},
-                               Where{Policy::zero3, Placement::shard}};
+constexpr std::array kWhere = {Where{Policy::replicated},
+                               Where{Policy::zero3},
+                               Where{Policy::zero3, Placement::shard},
+                               Where{Policy::replicated, Placement::owner, Masters::bound},
+                               Where{Policy::zero3, Placement::owner, Masters::bound},
+                               Where{Policy::zero3, Placement::shard, Masters::bound}};
 
 libmuon::EngineConfig config_for(const Where& where, std::uint64_t budget,
                                  std::uint32_t slots = 3) {
-  return config_of(in_halves({.ranks = 2,
-                              .gradients = Policy::zero3,
-                              .weights = where.weights,
-                              .placement = where.placement,
-                              .chunk_bytes = 20000,
-                              .budget_bytes = budget,
-                              .slots = slots}),
-                   model_in_halves());
+  return config_of(bound(where.masters, {.ranks = 2,
+                                         .gradients = Policy::zero3,
+                                         .weights = where.weights,
+                                         .placement = where.placement,
+                                         .chunk_bytes = 20000,
+                                         .budget_bytes = budget,
+                                         .slots = slots}),
+                   model_of(where.masters));
 }
 
-// A write of a high half that fails costs the snapshot, or the next step waits for it.
-TEST(HalvesFaults, AFailingDiskCostsASnapshotAndNoBit) {
+// What rank 0 is to have of masters behind the last step.
+std::vector<float> wanted(const Where& where) {
+  return handed_out(bound(where.masters, {.ranks = 2, .weights = where.weights}),
+                    reference(kSteps));
+}
+
+// A write of what is bound that fails costs the snapshot, or the next step waits for it.
+TEST(BoundMastersFaults, AFailingDiskCostsASnapshotAndNoBit) {
   for (const Where& where : kWhere)
     for (std::uint64_t at = 0; at < 8; ++at) {
       FailingWorld failing;
@@ -67,16 +79,14 @@ TEST(HalvesFaults, AFailingDiskCostsASnapshotAndNoBit) {
         EBB_TRY(rank.commit());
         EXPECT_EQ(rank.engine().committed_step(), kSteps);
         if (ranks.rank() == Rank{0}) {
-          EXPECT_EQ(
-              rank.flat_weights(),
-              handed_out(in_halves({.ranks = 2, .weights = where.weights}), reference(kSteps)));
+          EXPECT_EQ(rank.flat_weights(), wanted(where));
         }
         return {};
       }));
     }
 }
 
-TEST(HalvesFaults, GoBackToTheLastGenerationOrToAnotherDisk) {
+TEST(BoundMastersFaults, GoBackToTheLastGenerationOrToAnotherDisk) {
   for (const Where& where : kWhere) {
     FailingWorld failing;
     auto other = libswap::SwapDirectory::open(failing.world.io(), "/other");
@@ -86,16 +96,15 @@ TEST(HalvesFaults, GoBackToTheLastGenerationOrToAnotherDisk) {
       EBB_TRY(step_to(rank, 1));
       EBB_TRY(rank.commit());
       EBB_TRY(step_to(rank, 3));
-      EBB_TRY(rank.engine().abandon_step());
+      EBB_TRY(rank.engine().abandon_step());  // weights are those of step 1 again
       EXPECT_EQ(rank.engine().step_count(), 1u);
       EBB_TRY(step_to(rank, 2));
-      EBB_TRY(rank.engine().install_weights());  // tiles of high halves are behind
+      EBB_TRY(rank.engine().install_weights());  // tiles of what is bound are behind
       EBB_TRY(step_to(rank, 3));
       EBB_TRY(rank.engine().save_to(**other));
       EBB_TRY(step_to(rank, kSteps));
       if (ranks.rank() == Rank{0}) {
-        EXPECT_EQ(rank.flat_weights(),
-                  handed_out(in_halves({.ranks = 2, .weights = where.weights}), reference(kSteps)));
+        EXPECT_EQ(rank.flat_weights(), wanted(where));
       }
       return {};
     }));
@@ -128,11 +137,12 @@ class LosesOne : public RanksBelow {
 };
 
 // What is handed out first and does not arrive is nowhere else.
-TEST(HalvesFaults, WeightsThatWereNotHandedOutEndTheEngine) {
+void expect_to_end_the_engine(Masters masters) {
   FailingWorld failing;
+  const Where where = {Policy::replicated, Placement::owner, masters};
   const auto config =
-      config_of(in_halves({.ranks = 2, .gradients = Policy::zero3, .budget_bytes = kLittle}),
-                model_in_halves());
+      config_of(bound(masters, {.ranks = 2, .gradients = Policy::zero3, .budget_bytes = kLittle}),
+                model_of(masters));
   expect_well(failing.world.run([&](Communicator& real) -> Result<> {
     const auto state = std::make_shared<LosesOne::State>();
     LosesOne ranks(real, state);
@@ -153,16 +163,21 @@ TEST(HalvesFaults, WeightsThatWereNotHandedOutEndTheEngine) {
     EXPECT_EQ(rank.engine().step_count(), 1u);
     EBB_TRY(step_to(rank, kSteps));
     if (ranks.rank() == Rank{0}) {
-      EXPECT_EQ(rank.flat_weights(), handed_out(in_halves({.ranks = 2}), reference(kSteps)));
+      EXPECT_EQ(rank.flat_weights(), wanted(where));
     }
     return {};
   }));
+}
+
+TEST(BoundMastersFaults, WeightsThatWereNotHandedOutEndTheEngine) {
+  for (const Masters masters : kBoundMasters) expect_to_end_the_engine(masters);
 }
 
 // --- weights that somebody else wrote ---
 
 TEST(HalvesFaults, AWeightThatWasChangedIsRefusedByNameBeforeAnythingIsWritten) {
   for (const Where& where : kWhere) {
+    if (where.masters != Masters::halves) continue;
     FailingWorld failing;
     expect_well(failing.world.run([&](Communicator& ranks) -> Result<> {
       EBB_TRY_ASSIGN(auto rank, RankEngine::open(failing.world, ranks, config_for(where, kLittle)));
@@ -198,25 +213,57 @@ TEST(HalvesFaults, AWeightThatWasChangedIsRefusedByNameBeforeAnythingIsWritten) 
       EBB_TRY(rank.step());  // with the gradients that are there
       EBB_TRY(step_to(rank, kSteps));
       if (ranks.rank() == Rank{0}) {
-        EXPECT_EQ(rank.flat_weights(),
-                  handed_out(in_halves({.ranks = 2, .weights = where.weights}), reference(kSteps)));
+        EXPECT_EQ(rank.flat_weights(), wanted(where));
       }
       return {};
     }));
   }
 }
 
-TEST(HalvesFaults, NothingIsSteppedBeforeWeightsAreHandedOut) {
+// Whole masters may be written between two steps, or two snapshots of one step: a snapshot has what
+// they are then, and to go back brings that.
+TEST(BoundMastersFaults, WhatTheTrainerWritesIsInTheNextSnapshot) {
+  for (const Where& where : kWhere) {
+    if (where.masters != Masters::bound) continue;
+    const TempDir folder;
+    FailingWorld failing(folder);
+    expect_well(failing.world.run([&](Communicator& ranks) -> Result<> {
+      EBB_TRY_ASSIGN(auto rank, RankEngine::open(failing.world, ranks, config_for(where, kLittle)));
+      EBB_TRY(step_to(rank, 2));
+      EBB_TRY(rank.commit());
+      const auto write = [&](float value) {
+        rank.edit_weights([&](std::uint32_t param, std::uint64_t element, float& weight) {
+          if (param % 2 == 0) weight = value + static_cast<float>(element);
+        });
+      };
+      write(3);
+      EBB_TRY_ASSIGN(const Stored stored, rank.stored());
+      const std::vector<float> then = rank.flat_weights();
+      for (std::uint32_t param = 0; param < model_of(where.masters).params.size(); param += 2)
+        EXPECT_EQ(stored.at(model_of(where.masters).params[param].name + " master")[0], 3);
+      EBB_TRY(step_to(rank, 3));
+      write(7);
+      EBB_TRY(rank.engine().abandon_step());
+      EXPECT_EQ(rank.engine().step_count(), 2u);
+      EXPECT_EQ(rank.flat_weights(), then);
+      return {};
+    }));
+  }
+}
+
+void expect_refused_before_weights_are_handed_out(Masters masters) {
   FailingWorld failing;
   expect_well(failing.world.run([&](Communicator& ranks) -> Result<> {
-    const auto config = config_for({Policy::replicated}, kLittle);
+    const auto config = config_for({Policy::replicated, Placement::owner, masters}, kLittle);
     EBB_TRY_ASSIGN(auto engine,
                    libmuon::Engine::open(config, ranks, failing.world.io(), failing.world.swap(),
                                          {.initial = noisy_weights}));
     std::vector<TrainerBuffer> weights;
     const libmuon::StatePlan& plan = engine->state_plan();
-    for (std::uint32_t param = 0; param < model_in_halves().params.size(); ++param) {
-      weights.emplace_back(nullptr, plan.weights().local_elems(param, ranks.rank()), DType::bf16);
+    const libmuon::ModelSpec model = model_of(masters);
+    for (std::uint32_t param = 0; param < model.params.size(); ++param) {
+      weights.emplace_back(nullptr, plan.weights().local_elems(param, ranks.rank()),
+                           model.params[param].weight);
       EBB_TRY(engine->bind_weights(param, weights.back().buffer()));
       EBB_TRY(engine->no_gradient(param, libmuon::WithoutGradient::zero));
     }
@@ -229,11 +276,23 @@ TEST(HalvesFaults, NothingIsSteppedBeforeWeightsAreHandedOut) {
   }));
 }
 
+TEST(BoundMastersFaults, NothingIsSteppedBeforeWeightsAreHandedOut) {
+  for (const Masters masters : kBoundMasters) expect_refused_before_weights_are_handed_out(masters);
+}
+
 // --- refusals ---
 
 std::string refused(const Training& setup) {
   const TempDir directory;
   return train(setup, directory.path(), 1).error;
+}
+
+TEST(BoundMastersFaults, AreRefusedByNameWhereWeightsAreInBf16) {
+  Training bf16 = bound(Masters::bound, {});
+  bf16.model.params[3].weight = DType::bf16;
+  EXPECT_EQ(refused(bf16),
+            "parameter blk.0.proj: its master as none, the trainer's weights being the masters, "
+            "wants weights of F32, and they are BF16");
 }
 
 TEST(HalvesFaults, AreRefusedByNameWhereThereAreNone) {
