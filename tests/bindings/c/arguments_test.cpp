@@ -25,6 +25,7 @@ TEST(CArguments, AreRefusedByName) {
     Change change;
   };
   static constexpr ebb_setting kWrong[] = {{"momentun", "0.9"}};
+  static constexpr ebb_setting kNotKept[] = {{"momentum_buffer", "none"}};
   static constexpr ebb_setting kNoValue[] = {{"lr", nullptr}};
   static constexpr ebb_axis kAxes[] = {{"data", 0}};
   static constexpr ebb_setting kDevice[] = {{"exp_avg", "device"}};
@@ -57,6 +58,8 @@ TEST(CArguments, AreRefusedByName) {
       {"the model says that it has 44 bytes", [](SmallModel& m) { m.model.size = 44; }},
       {"parameter 2 says that it has 0 bytes", [](SmallModel& m) { m.params[2].size = 0; }},
       {"group 7", [](SmallModel& m) { m.params[2].group = 7; }},
+      {"momentum_buffer cannot be kept as none",
+       [](SmallModel& m) { m.model.dtypes = kNotKept, m.model.dtype_count = 1; }},
       {"the model's dtypes is NULL", [](SmallModel& m) { m.model.dtype_count = 1; }},
       {"the model's gradients_on_device = 2 is none of its values",
        [](SmallModel& m) { m.model.gradients_on_device = 2; }},
