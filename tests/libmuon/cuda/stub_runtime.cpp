@@ -1,5 +1,6 @@
 // The runtime: memory, streams, events, contexts.
 #include <cuda.h>
+#include <pthread.h>
 #include <sys/mman.h>
 
 #include <atomic>
@@ -47,8 +48,13 @@ struct State {
   std::atomic<std::uint32_t> late = 0;
   std::atomic<std::uint32_t> seed = 1;
 };
+// A fork waits until no thread is inside: its child asks what there is.
 State& state() {
   static State state;
+  const auto enter = [] { ::state().mutex.lock(); };
+  const auto leave = [] { ::state().mutex.unlock(); };
+  static const int registered = ::pthread_atfork(enter, leave, leave);
+  EBB_CHECK(registered == 0);
   return state;
 }
 

@@ -2,6 +2,7 @@
 // other respect is a row of the other tests.
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <mutex>
 #include <set>
 #include <thread>
@@ -161,9 +162,9 @@ TEST(Shards, ASliceThatIsGivenForAMatrixIsRefusedByName) {
   }));
 }
 
-// A rank's Newton-Schulz may take far longer than a rank may be silent.
-TEST(Shards, ASlowNewtonSchulzStrandsNobody) {
-  const std::chrono::milliseconds limit(100);
+// Whether all ranks come to the end of a step in which one's Newton-Schulz takes three times as
+// long as a rank may be silent.
+bool strands_nobody(std::chrono::milliseconds limit) {
   WatchedAccelerator slow(3 * limit), fast;
   auto config = config_with(kMuch, 3, {}, Placement::shard);
   config.chunk_bytes = 1u << 28;
@@ -171,6 +172,7 @@ TEST(Shards, ASlowNewtonSchulzStrandsNobody) {
   FailingWorld failing;
   auto ranks = libmuon::make_thread_ranks(2, limit);
   std::vector<std::thread> threads;
+  std::atomic<std::uint32_t> there = 0;
   for (auto& one : ranks)
     threads.emplace_back([&] {
       EngineConfig mine = config;
@@ -184,10 +186,19 @@ TEST(Shards, ASlowNewtonSchulzStrandsNobody) {
         return {};
       };
       const Result<> ran = run();
-      EXPECT_TRUE(ran) << ran.error().message;
+      there += ran ? 1 : 0;
       if (!ran) one->abort();
     });
   for (std::thread& thread : threads) thread.join();
+  return there == ranks.size();
+}
+
+// A machine that is busy may keep a rank from speaking as long, too: with a longer limit it does
+// not.
+TEST(Shards, ASlowNewtonSchulzStrandsNobody) {
+  using std::chrono::milliseconds;
+  EXPECT_TRUE(strands_nobody(milliseconds(100)) || strands_nobody(milliseconds(500)) ||
+              strands_nobody(milliseconds(2500)));
 }
 
 // One matrix, which is computed while a tile of AdamW's is read that the disk does not give.
