@@ -149,7 +149,7 @@ Result<> Engine::Impl::install() {
   if (setup.bound_masters()) EBB_TRY(home.settle(libswap::Snapshots::Mode::poll));
   EBB_TRY(keep_bound());
   EBB_TRY(ended_well(run->hand_out_weights()));
-  weights.set_installed();
+  weights.set_installed(true);
   fate.clear(Fate::owing);
   return {};
 }

@@ -1,6 +1,5 @@
 #include "ebb/libmuon/step/handed_out.h"
 
-#include <algorithm>
 #include <set>
 
 #include "ebb/formats/core/crc32c.h"
@@ -16,18 +15,7 @@ void HandedOut::note(std::size_t chunk, const Travels& travels, const Place& pla
   for (Run& run : runs_[chunk]) {
     if (travels && !travels(run.part.param)) continue;
     run.crc = formats::crc32c(0, place(run.part).bytes());
-    run.noted = true;
   }
-}
-
-bool HandedOut::all() const {
-  return std::ranges::all_of(
-      runs_, [](const auto& runs) { return std::ranges::all_of(runs, &Run::noted); });
-}
-
-void HandedOut::forget() {
-  for (auto& runs : runs_)
-    for (Run& run : runs) run.noted = false;
 }
 
 std::vector<std::uint32_t> HandedOut::changed(libswap::Pool& pool, const Place& place,

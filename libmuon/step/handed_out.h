@@ -22,15 +22,12 @@ class HandedOut {
   // Where a run lies in the trainer's memory of this rank.
   using Place = std::function<libswap::Buffer(const Transit&)>;
 
-  // Nothing yet. Of the weights that come back by this.
+  // Of the weights that come back by this.
   HandedOut(const Chunks& chunks, const Exchange& back);
 
   // A chunk's weights lie where they are bound, as far as they travelled.
   void note(std::size_t chunk, const Travels& travels, const Place& place);
-  // Whether all were noted since forget().
-  bool all() const;
-  void forget();
-  // Of these parameters, those of which a run is not what was noted, ascending. REQUIRES: all().
+  // Of these parameters, those of which a run is not what was noted, ascending. REQUIRES: all were.
   std::vector<std::uint32_t> changed(libswap::Pool& pool, const Place& place,
                                      const Travels& of) const;
 
@@ -38,7 +35,6 @@ class HandedOut {
   struct Run {
     Transit part;
     std::uint32_t crc = 0;
-    bool noted = false;
   };
   std::vector<std::vector<Run>> runs_;  // by chunk
 };

@@ -71,7 +71,7 @@ Result<> Engine::Impl::go_back() {
   fate.clear(Fate::owing);
   fate.clear(Fate::taking);
   fate.clear(Fate::writing);
-  weights.forget_handed_out();
+  weights.set_installed(false);
   weights.set_half_taken({});
   forget_gradients();
   return {};

@@ -97,13 +97,8 @@ void Weights::handed_out(std::size_t chunk, const Travels& travels) {
     handed_out_->note(chunk, travels, [this](const Transit& part) { return of(part); });
 }
 
-void Weights::forget_handed_out() {
-  installed_ = false;
-  if (handed_out_) handed_out_->forget();
-}
-
 Result<> Weights::were_handed_out() const {
-  if (handed_out_ ? handed_out_->all() : installed_) return {};
+  if (installed_) return {};
   return Error{Code::usage,
                compose("the bound weights are {}, and were not handed out yet",
                        setup_.in_halves() ? "the high halves of masters" : "masters"),

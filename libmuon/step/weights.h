@@ -46,10 +46,9 @@ class Weights {
   // Where they are masters: Code::usage if they were not handed out yet. Where they are halves, of
   // these parameters, also Code::state if they are not what was handed out.
   Result<> unchanged(libswap::Pool& pool, const Travels& of = {}) const;
-  // Notes that all were, at the end of install_weights(); forgets it: the state is another one.
-  void set_installed() { installed_ = true; }
+  // Whether all were: from the end of install_weights() until the state is another one.
   bool installed() const { return installed_; }
-  void forget_handed_out();
+  void set_installed(bool all) { installed_ = all; }
   // Of these parameters, those of which this rank's weights are not what was handed out, where
   // masters are in halves. Code::usage where nothing was yet.
   Result<std::vector<std::uint32_t>> changed(libswap::Pool& pool, const Travels& of = {}) const;
