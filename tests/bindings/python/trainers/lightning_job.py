@@ -55,8 +55,10 @@ class Net(lightning.LightningModule):
 
     def configure_optimizers(self):
         groups = ebb.torch.groups(self, muon=dict(lr=0.01), adamw=ADAMW)
+        # A wide model is for the memory of a save: of as much state as there can be.
         optimizer = ebb.torch.Muon(
-            groups, swap=swap, budget="least", threads=1, tile="256KiB", resume="discard")
+            groups, swap=swap, budget="least", threads=1, tile="256KiB", resume="discard",
+            masters="engine" if wide > 48 else "auto")
         schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: min(1, (step + 1) / 5))
         return {"optimizer": optimizer,
                 "lr_scheduler": {"scheduler": schedule, "interval": "step"}}
