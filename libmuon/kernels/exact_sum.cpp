@@ -31,22 +31,21 @@ void add_shifted(Limbs& limbs, std::int64_t value, int shift) {
   limbs[limb + 2] += static_cast<std::int64_t>(wide >> 64);
 }
 
-// The plain path: one number at a time. True if all are finite.
-bool add_plain(Limbs& limbs, std::span<const float> values) {
-  bool finite = true;
+// The plain path: one number at a time. Answers the bits of the largest magnitude; what is not
+// finite adds nothing.
+std::uint32_t add_plain(Limbs& limbs, std::span<const float> values) {
+  std::uint32_t largest = 0;
   for (const float value : values) {
     const std::uint32_t magnitude = std::bit_cast<std::uint32_t>(value) & kMagnitude;
-    if (magnitude >= kInfinity) {
-      finite = false;
-      continue;
-    }
+    largest = std::max(largest, magnitude);
+    if (magnitude >= kInfinity) continue;
     const std::uint32_t exponent = magnitude >> 23;
     const std::uint64_t fraction = magnitude & 0x7fffffu;
     const std::uint64_t significand = exponent == 0 ? fraction : fraction | 0x800000u;
     add_shifted(limbs, static_cast<std::int64_t>(significand * significand),
                 2 * static_cast<int>(std::max(exponent, 1u)) - 2);
   }
-  return finite;
+  return largest;
 }
 
 struct Magnitudes {                         // bits of fp32 numbers
@@ -64,19 +63,16 @@ EBB_CLONES void find_magnitudes(const float* values, Magnitudes& found) {
 }
 
 // As wide as AVX2's registers: of wider ones a compiler for AVX2 keeps sums in memory.
-typedef float Floats __attribute__((vector_size(16)));
 typedef double Doubles __attribute__((vector_size(32)));
 typedef std::int64_t Bits __attribute__((vector_size(32)));
 constexpr std::size_t kWide = sizeof(Doubles) / sizeof(double);
 constexpr std::size_t kSideBySide = 2 * kWide;
-static_assert((kBlock / kSideBySide << kWindowBits) <= 1ull << 52, "a sum of windows is exact");
+static_assert((kBlock / kSideBySide << kWindowBits) <= 1ull << 52, "a sum of a window is exact");
 using Sums = std::array<double, kSideBySide>;
 
 // Code that is compiled for several processors takes no vectors as arguments: hence references.
 [[gnu::always_inline]] inline void square(const float* values, Doubles& squares) {
-  Floats some;
-  std::memcpy(&some, values, sizeof some);
-  squares = __builtin_convertvector(some, Doubles);
+  squares = Doubles{values[0], values[1], values[2], values[3]};
   squares *= squares;
 }
 
@@ -88,25 +84,47 @@ using Sums = std::array<double, kSideBySide>;
   sum += taken;
 }
 
-[[gnu::always_inline]] inline void keep(const Doubles& even, const Doubles& odd, Sums& sums) {
-  std::memcpy(sums.data(), &even, sizeof even);
-  std::memcpy(sums.data() + kWide, &odd, sizeof odd);
+// What a block has in its two windows, each in units of the window's lowest bit.
+struct Cut {
+  std::int64_t upper = 0, lower = 0;
+};
+// An upper sum begins at `upper`, 2^52 units of its window, and stays below twice that; to a lower
+// one, within 2^51 units, `lower` is added at the end, 1.5 * 2^52 of them.
+struct Bases {
+  double upper = 0, lower = 0;
+};
+
+// Units are the bits that a sum has more than its base.
+[[gnu::always_inline]] inline std::int64_t units(const Doubles& sums, double base) {
+  std::int64_t all = 0;
+  for (std::size_t i = 0; i < kWide; ++i)
+    all += std::bit_cast<std::int64_t>(sums[i]) - std::bit_cast<std::int64_t>(base);
+  return all;
+}
+
+// Adding a square rounds the upper sum to its window's lowest bit; the lower one has what is left.
+[[gnu::always_inline]] inline void add_square(const float* values, Doubles& upper, Doubles& lower) {
+  Doubles squares;
+  square(values, squares);
+  const Doubles sum = upper + squares;
+  lower += squares - (sum - upper);
+  upper = sum;
 }
 
 // Squares of a block that end in their second window.
-EBB_CLONES void cut_in_two(const float* values, double splitter, Sums& upper, Sums& lower) {
-  Doubles uppers = {}, uppers_odd = {}, lowers = {}, lowers_odd = {}, squares, odd;
+EBB_CLONES void cut_in_two(const float* values, const Bases& bases, Cut& cut) {
+  Doubles even = {}, lower_even = {}, lower_odd = {};
+  even += bases.upper;
+  Doubles odd = even;
   for (std::size_t i = 0; i < kBlock; i += kSideBySide) {
     __builtin_prefetch(values + i + kBlock);
-    square(values + i, squares);
-    square(values + i + kWide, odd);
-    take(squares, splitter, uppers);
-    take(odd, splitter, uppers_odd);
-    lowers += squares;
-    lowers_odd += odd;
+    add_square(values + i, even, lower_even);
+    add_square(values + i + kWide, odd, lower_odd);
   }
-  keep(uppers, uppers_odd, upper);
-  keep(lowers, lowers_odd, lower);
+  lower_even += bases.lower;
+  lower_odd += bases.lower;
+  cut.upper = units(even, bases.upper) + units(odd, bases.upper);
+  cut.lower = units(lower_even, bases.lower) + units(lower_odd, bases.lower);
 }
 
 // Squares of a block in the windows above splitters[skipped..skipped + kAtOnce), less those above
@@ -150,12 +168,12 @@ void add_window(Limbs& limbs, const Sums& sums, int low) {
   add_shifted(limbs, all, low - kUnit);
 }
 
-// The fast path: a block's squares in windows from the top down; false if a number is not finite.
-bool add_block(Limbs& limbs, const float* values) {
+// The fast path: a block's squares in windows from the top down. Answers the bits of the largest
+// magnitude; adds nothing if that is not finite.
+std::uint32_t add_block(Limbs& limbs, const float* values) {
   Magnitudes found;
   find_magnitudes(values, found);
-  if (found.largest >= kInfinity) return false;
-  if (found.largest == 0) return true;
+  if (found.largest >= kInfinity || found.largest == 0) return found.largest;
   const auto exponent_of = [](std::uint32_t magnitude) {
     return static_cast<int>(std::max(magnitude >> 23, 1u));
   };
@@ -168,19 +186,20 @@ bool add_block(Limbs& limbs, const float* values) {
   const auto splitter_of = [&](std::size_t window) {
     return 1.5 * power_of_two(low_of(window) + 52);
   };
-  std::array<Sums, kAtOnce> windows;
   if (bottom >= low_of(1)) {
-    cut_in_two(values, splitter_of(0), windows[0], windows[1]);
-    add_window(limbs, windows[0], low_of(0));
-    add_window(limbs, windows[1], low_of(1));
-    return true;
+    Cut cut;
+    cut_in_two(values, {power_of_two(low_of(0) + 52), splitter_of(1)}, cut);
+    add_shifted(limbs, cut.upper, low_of(0) - kUnit);
+    add_shifted(limbs, cut.lower, low_of(1) - kUnit);
+    return found.largest;
   }
+  std::array<Sums, kAtOnce> windows;
   std::array<double, kMostWindows> splitters;
   for (std::size_t skipped = 0;; skipped += kAtOnce) {
     for (std::size_t w = skipped; w < skipped + kAtOnce; ++w) splitters[w] = splitter_of(w);
     const std::uint64_t rest = cut(values, splitters.data(), skipped, windows);
     for (std::size_t w = 0; w < kAtOnce; ++w) add_window(limbs, windows[w], low_of(skipped + w));
-    if (rest == 0) return true;
+    if (rest == 0) return found.largest;
   }
 }
 
@@ -193,25 +212,29 @@ void ExactSum::carry() {
   }
 }
 
-void ExactSum::add(std::span<const float> values) {
+float ExactSum::add(std::span<const float> values) {
+  std::uint32_t largest = 0;
   while (!values.empty()) {
     const std::size_t count = std::min(values.size(), kBlock);
     const std::span<const float> part = values.first(count);
     values = values.subspan(count);
-    if (count < kShort) {
-      finite &= add_plain(limbs, part);
-    } else {
+    std::uint32_t here = kInfinity;
+    if (count >= kShort) {
       float padded[kBlock];
       const float* block = part.data();
       if (count < kBlock) {
         std::fill(std::copy(part.begin(), part.end(), padded), padded + kBlock, 0.0f);
         block = padded;
       }
-      // A block with an infinity keeps its finite numbers: that costs nobody but a bad step.
-      if (!add_block(limbs, block)) finite &= add_plain(limbs, part);
+      here = add_block(limbs, block);
     }
+    // A block with an infinity keeps its finite numbers: that costs nobody but a bad step.
+    if (here >= kInfinity) here = add_plain(limbs, part);
+    largest = std::max(largest, here);
   }
   carry();  // a limb holds 2^31 of what a block or a number adds
+  finite &= largest < kInfinity;
+  return std::bit_cast<float>(std::min(largest, kInfinity));
 }
 
 void ExactSum::merge(const ExactSum& other) {

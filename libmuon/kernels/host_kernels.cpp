@@ -77,8 +77,7 @@ class HostKernels : public Kernels {
 
   libswap::Device* device() const override { return nullptr; }
 
-  // The sum is exact, so it may be cut anywhere; small pieces are still in the cache when they are
-  // read a second time.
+  // The sum is exact, so it may be cut anywhere.
   Event look(std::span<const LookRange> ranges, Buffer found, After after) override {
     wait(after, "gradients");
     struct Piece {
@@ -98,8 +97,8 @@ class HostKernels : public Kernels {
       const auto& [g, range] = pieces[i];
       auto& [sum, largest] = parts[i];
       in_fp32(g, [&](std::uint64_t, std::span<const float> values) {
-        largest = std::max(largest, static_cast<double>(largest_magnitude(values)) / range->limit);
-        if (range->in_norm) sum.add(values);
+        const double here = range->in_norm ? sum.add(values) : largest_magnitude(values);
+        largest = std::max(largest, here / range->limit);
       });
     });
     ExactSum sum;

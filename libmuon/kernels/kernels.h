@@ -123,7 +123,7 @@ void adamw_range(const AdamSpec& spec, std::uint64_t step, float grad_scale,
 struct ExactSum {
   std::array<std::int64_t, 20> limbs{};
   bool finite = true;  // no infinity or NaN was seen; those add nothing to the limbs
-  void add(std::span<const float> values);
+  float add(std::span<const float> values);  // answers largest_magnitude(values)
   void merge(const ExactSum& other);
   void carry();
   double value() const;  // the correctly rounded sum of squares; NaN unless finite

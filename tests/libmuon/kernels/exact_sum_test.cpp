@@ -70,6 +70,31 @@ TEST(ExactSum, WindowsEqualOneElementAtATimeWhereverASquareEnds) {
     }
 }
 
+// What is left of each square is as large as it can be, and of one sign: sums of the lower window
+// at their limits.
+TEST(ExactSum, WindowsEqualOneElementAtATimeWhereAllNumbersAreTheSame) {
+  std::mt19937 random(7);
+  for (int trial = 0; trial < 2000; ++trial) {
+    const auto significand = static_cast<float>(0x800000u | (random() >> 9));
+    std::vector<float> values(1024, significand);
+    values.front() = std::ldexp(significand, static_cast<int>(random() % 22));
+    ASSERT_EQ(at_once(values).limbs, one_by_one(values).limbs) << trial;
+  }
+}
+
+TEST(ExactSum, AnswersTheLargestMagnitude) {
+  for (const std::size_t count : {0u, 1u, 63u, 64u, 1024u, 5000u}) {
+    auto values = testing::gaussian(count, 8);
+    for (std::size_t i = 0; i <= count; i += 61) {
+      EXPECT_EQ(ExactSum().add(values), largest_magnitude(values)) << count;
+      if (i < count) values[i] = i % 2 == 0 ? -std::ldexp(1.0f, static_cast<int>(i % 100)) : 0;
+    }
+    if (count == 0) continue;
+    values[count / 2] = std::nanf("");
+    EXPECT_EQ(ExactSum().add(values), std::numeric_limits<float>::infinity()) << count;
+  }
+}
+
 TEST(ExactSum, AnyPartitionMergedInAnyOrderGivesTheSameLimbs) {
   auto values = testing::gaussian(20000, 2);
   const auto wild = any_numbers(500, 3);
