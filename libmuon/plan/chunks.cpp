@@ -262,7 +262,7 @@ std::size_t early_chunks(const StatePlan& plan, const Chunks& chunks, std::uint6
       const StatePlan::OwnRun run = plan.run_of(transit.param, transit.range.first);
       if (at_owner(run, transit.param, plan.gradients())) continue;
       std::uint64_t& taken = staged[run.owner];
-      taken += staged_bytes(plan.gradients().dtype(transit.param), transit.range.count);
+      taken += staged_bytes(plan.gradients().staged_dtype(transit.param), transit.range.count);
       if (taken > bytes) return early;
       travels = true;
     }

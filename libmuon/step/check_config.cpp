@@ -27,18 +27,6 @@ Result<> check_choices(const EngineConfig& config) {
   return {};
 }
 
-Result<> check_partial(const EngineConfig& config) {
-  if (config.partition.hand_in != HandIn::partial) return {};
-  if (config.early_gradient_bytes > 0)
-    return Error{Code::unsupported,
-                 "partial gradients are added up in the step: none of them travels before it",
-                 "set early_gradient_bytes to 0"};
-  if (device_of(config, config.gradients_on) != nullptr)
-    return Error{Code::unsupported, "partial gradients are added up in the host's memory",
-                 "set gradients_on to Side::host, or hand in what is reduced"};
-  return {};
-}
-
 // Kernels that know fp32 alone would take its bits for other numbers.
 Result<> check_travelling(const EngineConfig& config) {
   if (config.partition.placement == Placement::owner || config.accelerator == nullptr ||
@@ -101,7 +89,6 @@ Result<> check_config(const EngineConfig& config) {
 }
 
 Result<> check_with(const EngineConfig& config, const Columns& columns) {
-  EBB_TRY(check_partial(config));
   EBB_TRY(check_streaming(config));
   EBB_TRY(check_accelerator(config, columns));
   return check_travelling(config);

@@ -54,10 +54,6 @@ Result<std::unique_ptr<ChunkExchange>> ChunkExchange::make(const Setup& setup,
 
 void ChunkExchange::connect(Communicator& ranks) { wire_.emplace(ranks, bounce_); }
 
-Travels ChunkExchange::with_gradients() const {
-  return [this](std::uint32_t param) { return gradients_.absent().has_gradient(param); };
-}
-
 Travels ChunkExchange::touched() const {
   return [this](std::uint32_t param) { return !gradients_.absent().untouched(param); };
 }
@@ -99,24 +95,18 @@ ChunkExchange::Sent ChunkExchange::bring_gradients(std::size_t chunk, const Trav
                : staging_.at(Staging::Kind::gradients, chunk, transit);
   };
   wait_for_gradients(chunk, travels);
-  return setup_.edges.gradients.run(*wire_, chunk, {handed_in, gathered}, travels);
+  const Edges& edges = setup_.edges;
+  if (!edges.sums) return edges.gradients.run(*wire_, chunk, {handed_in, gathered}, travels);
+  return edges.sums->run(*wire_, computing_.adding(), part_room_.buffer(),
+                         setup_.chunks().gradients(chunk), {handed_in, gathered}, travels);
 }
 
-ChunkExchange::Sent ChunkExchange::gradients_in(std::size_t chunk, Matrices matrices) {
+ChunkExchange::Sent ChunkExchange::gradients_in(std::size_t chunk, Of of) {
   staging_.begin(Staging::Kind::gradients, chunk);
   return bring_gradients(chunk, [&](std::uint32_t param) {
     return gradients_.absent().has_gradient(param) &&
-           (matrices == Matrices::awaited || !setup_.plan().muon(param));
+           (of == Of::all || (of == Of::matrices) == setup_.plan().muon(param));
   });
-}
-
-ChunkExchange::Sent ChunkExchange::parts_in(std::size_t chunk) {
-  staging_.begin(Staging::Kind::gradients, chunk);
-  const auto part = [&](const Transit& transit) { return gradients_.of(transit); };
-  const auto sum = [&](const Transit& transit) { return gradient(chunk, transit); };
-  wait_for_gradients(chunk, with_gradients());
-  return setup_.edges.sums->run(*wire_, computing_.adding(), part_room_.buffer(),
-                                setup_.chunks().gradients(chunk), {part, sum}, with_gradients());
 }
 
 std::vector<LookRange> ChunkExchange::sums(std::size_t chunk) {

@@ -33,12 +33,11 @@ class ChunkExchange {
 
   // [C] Each of these brings something of a chunk, and answers how many bytes this rank sent.
   using Sent = Result<std::uint64_t>;
-  // Whether the gradients of a chunk's matrices are still to come, or came before the step.
-  enum class Matrices : std::uint8_t { awaited, came };
-  Sent gradients_in(std::size_t chunk, Matrices matrices);
+  // Gradients, or the sums of what are parts of them (HandIn::partial).
+  enum class Of : std::uint8_t { all, matrices, others };
+  Sent gradients_in(std::size_t chunk, Of of);
   // Of these parameters, to where there is room already: before the step, too.
   Sent bring_gradients(std::size_t chunk, const Travels& travels);
-  Sent parts_in(std::size_t chunk);  // parts of gradients are added up (HandIn::partial)
   // What the trainer has bound, to who keeps the state: as masters, or high halves, beside
   // gradients, or in the place of weights on their way out, where weight() finds it.
   enum class As : std::uint8_t { bound, weights };
@@ -83,7 +82,6 @@ class ChunkExchange {
   };
   ChunkExchange(const Setup& setup, const Computing& computing, const Gradients& gradients,
                 Weights& weights, Rooms rooms);
-  Travels with_gradients() const;
   void wait_for_gradients(std::size_t chunk, const Travels& travels) const;
 
   // Constant after construction.

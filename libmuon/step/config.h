@@ -19,9 +19,9 @@ namespace ebb::libmuon {
 // The memory of an accelerator's device, or the host's; without an accelerator both are the host's.
 enum class Side : std::uint8_t { host, device };
 
-// What becomes of the sums that a step has made for its norm, of HandIn::partial: they are made
-// again for the update, chunk by chunk, or kept until then: an fp32 copy of all gradients of what
-// this rank keeps the state of.
+// What becomes of the sums that a step has made for its norm, of HandIn::partial: those of matrices
+// are made again for the update, chunk by chunk, but of chunks that may come early; or all are kept
+// until then, an fp32 copy of all gradients of what this rank keeps the state of.
 enum class PartialSums : std::uint8_t { made_twice, kept };
 
 // What Engine::open does where the store or checkpoint holds state of parameters that the model has
@@ -38,8 +38,8 @@ struct EngineConfig {
   // Of gradients and new weights that a rank stages for one chunk of a step; the same on all ranks.
   std::uint64_t chunk_bytes = 256u << 20;
   // Room beside that for gradients of a step's last chunks, which travel as soon as they are handed
-  // in on all ranks (gradient_ready()); part of the budget, the same on all ranks. None of
-  // HandIn::partial.
+  // in on all ranks (gradient_ready()); part of the budget, the same on all ranks. Of
+  // HandIn::partial it is their sums that come.
   std::uint64_t early_gradient_bytes = 0;
   PartialSums partial_sums = PartialSums::made_twice;  // the same on all ranks
   // Updates of matrices that take more than so many bytes, 4 an element, are never whole in memory:

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <optional>
 #include <utility>
 
@@ -44,9 +45,12 @@ class EarlyPieces {
     dropping_ = called_off_ = false;
     ready_ = came_ = 0;
   }
-  void work_ended(bool uses_up) {
+  // What a work that ended whole has left: what came, nothing, or all, and no more is to come.
+  enum class Left : std::uint8_t { what_came, none, all };
+  void work_ended(Left left) {
     called_off_ = false;
-    if (uses_up) ready_ = came_ = 0;
+    if (left == Left::none) ready_ = came_ = 0;
+    if (left == Left::all) came_ = count_;
   }
 
  private:

@@ -51,10 +51,13 @@ struct Edges {
   Edge bound;             // weights that the trainer has, to the state
   std::optional<Reduction> sums;
 
-  // What this rank sends in a step that adds parts of gradients up so many times.
-  std::uint64_t gradient_bytes(std::uint32_t times) const;
-  // The most room that parts take on their way.
-  std::uint64_t part_bytes() const;
+  // What this rank sends in a step: of parts, twice those of matrices, for the norm and for the
+  // update, but in the last `lasting` chunks.
+  std::uint64_t gradient_bytes(const StatePlan& plan, std::size_t lasting) const;
+  // Where gradients lie on that side: the most room that parts of them take on their way; what a
+  // round takes of the wire's bounce, at most.
+  std::uint64_t part_bytes(Side side) const;
+  std::uint64_t gradients_bounced(Side side) const;
 
  private:
   const Chunks* chunks_;

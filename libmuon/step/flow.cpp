@@ -237,7 +237,7 @@ void Flow::run_meetings() {
   ended.not_out = std::move(ended_.not_out);
   ended_ = std::move(ended);
   stage_ = Stage::idle;
-  if (ended_.how == Ended::How::whole) early_.work_ended(work_.uses_up_early);
+  if (ended_.how == Ended::How::whole) early_.work_ended(work_.leaves_early);
   changed_.notify_all();
 }
 

@@ -42,8 +42,8 @@ class Flow {
     std::function<Result<>(std::size_t chunk)> between = {};
     // This rank's own, all chunks: for (c = next_to_sweep(); may_sweep(c); ++c) { ... swept(); }
     std::function<Result<>()> sweep = {};
-    std::string doing;           // what the sweep does, for messages
-    bool uses_up_early = false;  // ended whole, it leaves nothing of what came early
+    std::string doing;  // what the sweep does, for messages
+    EarlyPieces::Left leaves_early = EarlyPieces::Left::what_came;
   };
   // What may come between two works: 0, 1, ..., count - 1.
   struct Early {

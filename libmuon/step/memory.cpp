@@ -15,12 +15,9 @@ namespace {
 std::uint64_t bounce_bytes(const EngineConfig& config, const StatePlan& plan, const Edges& edges,
                            Side wire) {
   if (wire == Side::device || config.accelerator == nullptr) return 0;
-  const bool gradients = device_of(config, config.gradients_on) != nullptr;
   const bool weights = device_of(config, config.weights_on) != nullptr;
   const auto any = [](const Transit&) { return true; };
   const Exchange::Bounced both{.sent = any, .received = any};
-  const Exchange::Bounced in{.sent = [&](const Transit&) { return gradients; },
-                             .received = [](const Transit&) { return false; }};
   const Exchange::Bounced out{.sent =
                                   [&](const Transit& part) {
                                     return weights && plan.in_place(part.param, part.range.first,
@@ -29,7 +26,7 @@ std::uint64_t bounce_bytes(const EngineConfig& config, const StatePlan& plan, co
                               .received = [&](const Transit&) { return weights; }};
   const Exchange::Bounced back{.sent = [&](const Transit&) { return weights; },
                                .received = [](const Transit&) { return false; }};
-  return std::max({edges.gradients.bounce_bytes(in), edges.bound.bounce_bytes(back),
+  return std::max({edges.gradients_bounced(config.gradients_on), edges.bound.bounce_bytes(back),
                    edges.weights.bounce_bytes(out), edges.updates.bounce_bytes(both),
                    edges.results.bounce_bytes(both)});
 }
@@ -46,13 +43,14 @@ Memory memory_beside_tiles(const EngineConfig& config, const StatePlan& plan, co
                            std::size_t lasting_chunks, Side wire) {
   if (config.partition.hand_in == HandIn::partial) wire = Side::host;
   const Edges edges(plan, chunks, config.chunk_bytes);
+  const Side gradients_on = config.accelerator != nullptr ? config.gradients_on : Side::host;
   return {.workspace = Sweep::workspace(config.model, plan, config.accelerator),
           .staging = Staging::bytes({plan, chunks, adam_ranges(plan), lasting_chunks}),
           .bounce = bounce_bytes(config, plan, edges, wire),
-          .parts = edges.part_bytes(),
+          .parts = edges.part_bytes(gradients_on),
           .wire = config.accelerator != nullptr ? wire : Side::host,
           .sums = config.partition.hand_in == HandIn::added ? GradientSums::bytes(plan) : 0,
-          .gradients = config.accelerator != nullptr ? config.gradients_on : Side::host,
+          .gradients = gradients_on,
           .look = look_bytes(config),
           .updates = Updates::bytes({config.model, plan, chunks, config.accelerator})};
 }

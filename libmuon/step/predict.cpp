@@ -58,10 +58,9 @@ Result<EnginePlan> predict(const EngineConfig& config, Rank rank, Side wire) {
   result.snapshot_written_bytes = paged.kept * config.tile_bytes;
   const Edges edges(plan, chunks, config.chunk_bytes);
   if (plan.columns().bound_masters()) result.snapshot_sent_bytes = edges.bound.sent_bytes();
-  result.step_sent_bytes =
-      edges.gradient_bytes(config.partial_sums == PartialSums::made_twice ? 2 : 1) +
-      edges.updates.sent_bytes() + edges.results.sent_bytes() + edges.weights.sent_bytes() +
-      result.snapshot_sent_bytes;
+  result.step_sent_bytes = edges.gradient_bytes(plan, parts.lasting_chunks) +
+                           edges.updates.sent_bytes() + edges.results.sent_bytes() +
+                           edges.weights.sent_bytes() + result.snapshot_sent_bytes;
   result.newton_schulz_flops = plan.newton_schulz_flops();
   result.adam_elems = plan.adam_elems();
   result.padding_ratio = plan.gradients().padding_ratio();

@@ -94,13 +94,20 @@ std::uint64_t Reduction::sent_bytes(std::span<const Transit> transits) const {
   return bytes;
 }
 
-std::uint64_t Reduction::room_bytes(std::span<const Transit> transits) const {
+std::uint64_t Reduction::sent_at_once(std::span<const Transit> transits) const {
+  std::uint64_t most = 0;
+  for (const std::vector<Transit>& round : rounds(transits, {}))
+    most = std::max(most, sent_bytes(round));
+  return most;
+}
+
+std::uint64_t Reduction::room_bytes(std::span<const Transit> transits, Side parts_on) const {
   std::uint64_t most = 0;
   for (const std::vector<Transit>& round : rounds(transits, {})) {
     std::uint64_t bytes = 0;
     for (const Transit& transit : round)
       for (const Message& part : parts_of(transit))
-        if (part.peer != self_)
+        if (part.peer != self_ || parts_on == Side::device)
           bytes += staged_bytes(parts_.dtype(part.part.param), part.part.range.count);
     most = std::max(most, bytes);
   }
@@ -116,25 +123,33 @@ Result<std::uint64_t> Reduction::run(Wire& wire, Kernels& kernels, const Buffer&
     std::vector<SendBuffer> sends;
     std::vector<ReceiveBuffer> receives;
     std::vector<AddRange> adds;
+    std::vector<libswap::Event> down;  // from a device
     std::uint64_t used = 0;
+    const auto room_for = [&](const Message& one) {
+      const DType dtype = parts_.dtype(one.part.param);
+      const std::uint64_t first =
+          std::exchange(used, used + staged_bytes(dtype, one.part.range.count));
+      return room.sub(first, bytes_of(one.part)).as(dtype);
+    };
     for (const Transit& transit : round) {
       for_sends(transit,
                 [&](const Message& send) { sends.push_back({send.peer, ends.part(send.part)}); });
       for (const Message& one : parts_of(transit)) {
-        const DType dtype = parts_.dtype(one.part.param);
-        Buffer part;
-        if (one.peer == self_) {
-          part = ends.part(one.part);
-        } else {
-          part = room.sub(used, bytes_of(one.part)).as(dtype);
-          used += staged_bytes(dtype, one.part.range.count);
+        Buffer part = one.peer == self_ ? ends.part(one.part) : room_for(one);
+        if (one.peer != self_) {
           receives.push_back({one.peer, part});
+        } else if (part.device != nullptr) {
+          const Buffer there = std::exchange(part, room_for(one));
+          down.push_back(libswap::copy(there, part, {}));
         }
         adds.push_back({part, ends.sum(one.part), one.first});
       }
     }
     for (const SendBuffer& send : sends) sent += send.data.size();
-    if (wire.world() > 1) EBB_TRY(wire.exchange(std::move(sends), std::move(receives)));
+    Result<> exchanged;
+    if (wire.world() > 1) exchanged = wire.exchange(std::move(sends), std::move(receives));
+    libswap::all_of(down).wait();  // nothing is under way when this returns
+    EBB_TRY(exchanged);
     kernels.add(adds, {}).wait();
   }
   return sent;

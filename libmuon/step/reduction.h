@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "ebb/libmuon/kernels/table.h"
+#include "ebb/libmuon/step/config.h"
 #include "ebb/libmuon/step/exchange.h"
 
 namespace ebb::libmuon {
@@ -18,7 +19,8 @@ class Reduction {
   // An exchange costs as much however little it brings: less than this is not worth one.
   static constexpr std::uint64_t kLeastRoundBytes = 4096;
 
-  // Of the host's memory: the part that this rank was handed in, and the sum that it keeps, fp32.
+  // The part that this rank was handed in, wherever it lies, and the sum that it keeps, fp32, in
+  // the host's memory.
   struct Ends {
     std::function<libswap::Buffer(const Transit&)> part, sum;
   };
@@ -33,9 +35,11 @@ class Reduction {
   Result<std::uint64_t> run(Wire& wire, Kernels& kernels, const libswap::Buffer& room,
                             std::span<const Transit> transits, const Ends& ends,
                             const Travels& travels = {}) const;
-  // What run() sends from this rank if all travels, and takes of its room at most.
+  // What run() sends from this rank if all travels; and of that in one round, at most.
   std::uint64_t sent_bytes(std::span<const Transit> transits) const;
-  std::uint64_t room_bytes(std::span<const Transit> transits) const;
+  std::uint64_t sent_at_once(std::span<const Transit> transits) const;
+  // What it takes of its room at most. `parts_on`: where this rank's own parts lie.
+  std::uint64_t room_bytes(std::span<const Transit> transits, Side parts_on) const;
 
  private:
   struct Message {

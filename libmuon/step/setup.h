@@ -33,6 +33,10 @@ struct Setup {
   bool bound_masters() const { return prepared.plan.columns().bound_masters(); }
   bool in_halves() const { return prepared.plan.columns().in_halves(); }
   bool partial() const { return config.partition.hand_in == HandIn::partial; }
+  // Whether the staged gradients of the chunk's matrices have a place until they are used.
+  bool lasting(std::size_t chunk) const {
+    return chunk + prepared.lasting_chunks >= prepared.chunks.count();
+  }
 
   EngineConfig config;
   Communicator& ranks;  // the trainer's

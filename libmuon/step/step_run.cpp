@@ -113,7 +113,7 @@ Result<> StepRun::travel_in_step(const char* what, const Run& run) {
 Result<> StepRun::bring_in(std::size_t chunk) {
   if (setup_.bound_masters())
     EBB_TRY(weights_in(chunk, ChunkExchange::As::bound, exchange_->touched()));
-  EBB_TRY(gradients_in(chunk));
+  EBB_TRY(setup_.partial() ? sums_in_again(chunk) : gradients_in(chunk));
   return results_in(chunk);
 }
 
@@ -123,17 +123,18 @@ Result<> StepRun::weights_in(std::size_t chunk, ChunkExchange::As as, const Trav
 }
 
 Result<> StepRun::gradients_in(std::size_t chunk) {
-  if (setup_.partial())
-    return setup_.config.partial_sums == PartialSums::kept ? Result<>() : parts_in(chunk);
   const bool came = chunk + flow_->came_early() >= setup_.chunks().count();
-  using Matrices = ChunkExchange::Matrices;
-  return travel_in_step("gradients in", [&] {
-    return exchange_->gradients_in(chunk, came ? Matrices::came : Matrices::awaited);
-  });
+  using Of = ChunkExchange::Of;
+  return travel_in_step(
+      "gradients in", [&] { return exchange_->gradients_in(chunk, came ? Of::others : Of::all); });
 }
 
-Result<> StepRun::parts_in(std::size_t chunk) {
-  return travel_in_step("parts of gradients in", [&] { return exchange_->parts_in(chunk); });
+// Those that look_at_sums() made are there where they have a place: of what are no matrices, too.
+Result<> StepRun::sums_in_again(std::size_t chunk) {
+  if (setup_.lasting(chunk)) return {};
+  return travel_in_step("gradients in again", [&] {
+    return exchange_->gradients_in(chunk, ChunkExchange::Of::matrices);
+  });
 }
 
 Result<> StepRun::gradients_in_early(std::size_t piece) {
@@ -207,7 +208,7 @@ void StepRun::begin(float grad_scale) {
        .between = [this](std::size_t chunk) { return updates_together(chunk); },
        .sweep = update,
        .doing = "sweeping its state",
-       .uses_up_early = true});
+       .leaves_early = EarlyPieces::Left::none});
 }
 
 void StepRun::go_on() {
@@ -220,7 +221,7 @@ EngineStats StepRun::take_counted() {
   return std::exchange(counted_, {});
 }
 
-// One chunk is looked at while the next comes.
+// One chunk is looked at while the next comes. Behind it no sum is to come early any more.
 Result<Look> StepRun::look_at_sums() {
   Look all;
   const auto look = [&]() -> Result<> {
@@ -231,10 +232,11 @@ Result<Look> StepRun::look_at_sums() {
     return {};
   };
   flow_->begin({.chunks = setup_.chunks().count(),
-                .in = [this](std::size_t chunk) { return parts_in(chunk); },
+                .in = [this](std::size_t chunk) { return gradients_in(chunk); },
                 .out = [](std::size_t) { return Result<>(); },
                 .sweep = look,
-                .doing = "looking at its gradients"});
+                .doing = "looking at its gradients",
+                .leaves_early = EarlyPieces::Left::all});
   const Flow::Ended ended = flow_->wait();
   if (ended.why) return *ended.why;
   return all;

@@ -67,7 +67,7 @@ class StepRun {
   Result<> weights_in(std::size_t chunk, ChunkExchange::As as, const Travels& travels);
   Result<> gradients_in(std::size_t chunk);
   Result<> gradients_in_early(std::size_t piece);
-  Result<> parts_in(std::size_t chunk);
+  Result<> sums_in_again(std::size_t chunk);
   Result<> results_in(std::size_t chunk);
   Result<> updates_together(std::size_t chunk);
   Result<> weights_out(std::size_t chunk, const Travels& travels);

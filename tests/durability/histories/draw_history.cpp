@@ -97,8 +97,8 @@ bool may_be_bound(const Meaning& meaning) {  // masters
   return meaning.out == libmuon::Out::weights && meaning.muon.decay != libmuon::Decay::l2;
 }
 
-// What an engine refuses by name is not drawn: what is streamed is not on shards nor in parts, what
-// comes in parts is not early, masters in halves are where all weights are bf16.
+// What an engine refuses by name is not drawn: what is streamed is not on shards nor in parts,
+// masters in halves are where all weights are bf16.
 void draw_traffic(Draws& draws, const Meaning& meaning, Start& start) {
   start.hand_in = draws.of<HandIn>({HandIn::reduced, HandIn::added, HandIn::partial});
   if (start.tensor_axis && start.hand_in == HandIn::partial) start.hand_in = HandIn::added;
@@ -109,8 +109,7 @@ void draw_traffic(Draws& draws, const Meaning& meaning, Start& start) {
   if (meaning.out == libmuon::Out::weights && chance(draws, 2)) start.weight = DType::bf16;
   if (start.weight == DType::bf16 && may_be_bound(meaning) && chance(draws, 2))
     start.masters = libmuon::Masters::halves;
-  if (start.hand_in != HandIn::partial)
-    start.early_bytes = draws.of<std::uint64_t>({0, 0, 30000, 1u << 20});
+  start.early_bytes = draws.of<std::uint64_t>({0, 0, 30000, 1u << 20});
   if (start.hand_in != HandIn::partial && start.placement == Placement::owner)
     start.stream_above =
         draws.of<std::uint64_t>({libmuon::kNothingStreamed, 1, 4096, 30000, 100000});

@@ -16,9 +16,6 @@ const std::vector<std::string_view> kUpdates = {"updates of some", "updates of a
 
 const std::vector<Refused>& refused() {
   static const std::vector<Refused> all = {
-      {{kInParts, {"early room"}}, "partial gradients are added up in the step"},
-      {{kInParts, {"gradients there", "the trainer there"}},
-       "partial gradients are added up in the host's memory"},
       {{kStreamed, {"state on shards"}}, "matrices are not streamed with Muon's state on shards"},
       {{kStreamed, kInParts}, "matrices are not streamed with partial gradients"},
       {{kStreamed, kDevice}, "matrices are not streamed with an accelerator"},

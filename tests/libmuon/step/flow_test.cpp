@@ -104,7 +104,7 @@ struct OneRank {
               return {};
             },
             .doing = "trying",
-            .uses_up_early = true};
+            .leaves_early = EarlyPieces::Left::none};
   }
   Flow::Ended run() {
     flow->begin(work());
@@ -398,25 +398,28 @@ TEST(Flow, AWorkCallsOffWhatIsNotReadyAndKnowsWhatCame) {
   });
 }
 
-TEST(Flow, AWorkThatDoesNotUseUpWhatCameLeavesItToTheNext) {
-  on_ranks(2, [](OneRank& rank) {
-    rank.flow->ready_early(1);
-    EXPECT_TRUE(rank.log().wait_for("early 0"));
-    Flow::Work other = rank.work();
-    other.uses_up_early = false;
-    rank.flow->begin(std::move(other));
-    EXPECT_EQ(rank.flow->wait().how, How::whole);
-    rank.flow->ready_early(2);
-    EXPECT_TRUE(rank.log().wait_for("early 1"));
-    rank.log().clear();
-    std::size_t came = 99;
-    rank.in = [&](std::size_t chunk) -> Result<> {
-      if (chunk == 0) came = rank.flow->came_early();
-      return {};
-    };
-    EXPECT_EQ(rank.run().how, How::whole);
-    EXPECT_EQ(came, 2u);
-  });
+// What has looked at all of it needs none of the rest.
+TEST(Flow, AWorkLeavesWhatCameEarlyToTheNextOrAllOfIt) {
+  using Left = EarlyPieces::Left;
+  for (const Left left : {Left::what_came, Left::all})
+    on_ranks(2, [left](OneRank& rank) {
+      rank.flow->ready_early(1);
+      EXPECT_TRUE(rank.log().wait_for("early 0"));
+      Flow::Work other = rank.work();
+      other.leaves_early = left;
+      rank.flow->begin(std::move(other));
+      EXPECT_EQ(rank.flow->wait().how, How::whole);
+      rank.flow->ready_early(2);
+      EXPECT_TRUE(left == Left::all || rank.log().wait_for("early 1"));
+      std::size_t came = 0;
+      rank.in = [&](std::size_t chunk) -> Result<> {
+        if (chunk == 0) came = rank.flow->came_early();
+        return {};
+      };
+      EXPECT_EQ(rank.run().how, How::whole);
+      EXPECT_EQ(rank.log().of("early").size(), left == Left::all ? 1u : 2u);
+      EXPECT_EQ(came == 2, left == Left::what_came);
+    });
 }
 
 TEST(Flow, AStoppedWorkKeepsWhatCameUntilItIsWhole) {
