@@ -206,6 +206,30 @@ TEST(Pairs, AreAllInTheArrayButThoseThatAreRefusedOrNotHere) {
                   compose("{} with {}: {}", one, each.pairs.others.front(), each.why).c_str());
 }
 
+// On some rank, in most of the runs that ask for it.
+TEST(Pairs, StreamMatricesInStrips) {
+  const Choice asked = choice_named("streamed in wide strips");
+  std::size_t asking = 0, streaming = 0;
+  for (const Row& row : every_pair()) {
+    if (row[asked.factor] != asked.value) continue;
+    const auto run = run_of(row);
+    const libmuon::EngineConfig& config = run.config;
+    bool strips = false;
+    for (std::uint32_t rank = 0; rank < run.ranks; ++rank) {
+      const auto plan =
+          libmuon::StatePlan::make(config.model, config.partition, config.tile_bytes, Rank{rank},
+                                   config.chunk_bytes, config.dtypes, config.stream_above_bytes);
+      ASSERT_TRUE(plan) << plan.error().message;
+      for (const libmuon::Item& item : (*plan).items())
+        strips = strips || item.streaming.strips() > 1;
+    }
+    ++asking;
+    streaming += strips ? 1 : 0;
+  }
+  EXPECT_GT(2 * streaming, asking);
+  EXPECT_GT(streaming, 3u);
+}
+
 // Three ranks that share each parameter: what is refused at all is refused there.
 TEST(Pairs, ThatAreRefusedAreRefusedByThePlan) {
   Row base(factors_of_runs().size());
