@@ -45,13 +45,16 @@ Result<> check_travelling(const EngineConfig& config) {
 
 Result<> check_streaming(const EngineConfig& config) {
   if (config.stream_above_bytes == kNothingStreamed) return {};
-  std::string_view what;
-  if (config.partition.placement == Placement::shard) what = "Muon's state on shards";
-  if (config.partition.hand_in == HandIn::partial) what = "partial gradients";
-  if (config.accelerator != nullptr) what = "an accelerator";
-  if (what.empty()) return {};
-  return Error{Code::unsupported, compose("matrices are not streamed with {}", what),
-               "leave stream_above_bytes as it is"};
+  const auto refused = [](std::string_view what, std::string_view instead) {
+    return Error{Code::unsupported, compose("matrices are not streamed with {}", what),
+                 compose("{}leave stream_above_bytes as it is", instead)};
+  };
+  if (config.accelerator != nullptr) return refused("an accelerator", "");
+  if (config.partition.hand_in == HandIn::partial)
+    return refused("partial gradients", "reduce them before they are handed in, or ");
+  if (config.partition.placement == Placement::shard)
+    return refused("Muon's state on shards", "use Placement::owner, or ");
+  return {};
 }
 
 // What its kernels could not do must not begin.
