@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <map>
 
 #include "ebb/libmuon/plan/chunks.h"
@@ -189,6 +190,15 @@ TEST(Streaming, AStepVisitsTheTilesOfAWideMatrixForTheStripsThatTheyHave) {
   // Three passes over six strips.
   EXPECT_LT(again, 28 * 3 * 6 * 2 / 3u);
   EXPECT_GE(again, 28 * 3u);
+}
+
+TEST(Streaming, AWideMatrixStaysWholeWhereAStripWouldCutABlock) {
+  const auto in_strips = [](const StatePlan& plan) {
+    return std::ranges::count_if(plan.items(),
+                                 [](const Item& item) { return item.streaming.strips() > 1; });
+  };
+  EXPECT_EQ(in_strips(plan_of(20000)), 1);
+  EXPECT_EQ(in_strips(plan_of(20000, 1, 0, {{"momentum_buffer", DType::i8}})), 0);
 }
 
 TEST(Streaming, MovesNoTileAndNeedsNoOtherStore) {
