@@ -441,12 +441,11 @@ Result<> SwapDirectory::adopt(Ranks& ranks) {
 }
 
 Result<> SwapDirectory::drop(Ranks& ranks) {
-  const std::optional<Entry> old = current();
-  {
-    const MutexLock lock(impl_->mutex);
-    impl_->current.reset();
-  }
-  return impl_->remove_old(old, ranks);
+  const Result<> removed = impl_->remove_old(current(), ranks);
+  // Ranks that are threads share this: all have looked by now.
+  const MutexLock lock(impl_->mutex);
+  impl_->current.reset();
+  return removed;
 }
 
 }  // namespace ebb::libswap

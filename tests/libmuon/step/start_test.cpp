@@ -209,6 +209,18 @@ TEST(Begins, WithTheStoreOrWhatIsGivenAsItIsTold) {
       "created at step 0");
 }
 
+// Ranks that are threads share the directory.
+TEST(Begins, WithNoStoreWhereItWasDroppedWhicheverRankWasFirst) {
+  for (int trial = 0; trial < 20; ++trial) {
+    Lies lies;
+    for (const auto& dropped : lies.failing.world.run(
+             [&](Communicator& ranks) { return lies.failing.world.swap().drop(ranks); }))
+      EXPECT_TRUE(dropped);
+    lies.reopen();
+    ASSERT_FALSE(lies.failing.world.swap().current()) << trial;
+  }
+}
+
 // What can be refused is refused before the old store goes.
 TEST(Begins, WithWhatIsGivenAndKeepsTheOldStoreWhereThatCannotBe) {
   Lies lies;
