@@ -21,4 +21,9 @@ std::string joined(const std::vector<PathItem>& path) {
   return key;
 }
 
+bool is_flattened_key(std::string_view key) {
+  const std::string_view word = key.substr(key.rfind('.') + 1);
+  return word == "_flat_param" || word == "flat_param";
+}
+
 }  // namespace ebb::formats

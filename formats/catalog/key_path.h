@@ -17,4 +17,8 @@ inline bool is_word(const PathItem& item, std::string_view word) {
   return text != nullptr && *text == word;
 }
 
+// Of FSDP's flattened parameters: all those of a module in one row, whose names and shapes a
+// LOCAL_STATE_DICT does not record.
+bool is_flattened_key(std::string_view key);
+
 }  // namespace ebb::formats

@@ -25,21 +25,40 @@ std::uint32_t FileCheckpoint::add(StoredRecord stored) {
                                            .at = stored.at,
                                            .size = checked ? entry.size : 0,
                                            .crc = entry.crc});
-  records_.push_back({entry.stored_size, static_cast<std::uint32_t>(files_.size() - 1), 0});
+  Record& of = records_.emplace_back();
+  of.entry = {.name = {}, .crc = entry.crc, .stored_size = entry.stored_size, .size = entry.size};
+  of.file = static_cast<std::uint32_t>(files_.size() - 1);
   if (entry.deflated) deflated_.emplace(number, std::move(stored.entry));
   return number;
 }
 
 void FileCheckpoint::add_tensor(TensorEntry entry, TorchTensor tensor, std::uint32_t number) {
-  Record& of = records_[number];
-  const bool plain = !deflated_.contains(number) && tensor.row_major();
-  Chunk chunk{.box = whole(tensor.shape), .file = of.file, .tag = stored_.size()};
-  chunk.offset = record(number).at + (plain ? tensor.first * bytes_of(tensor.dtype) : 0);
-  chunk.length = plain ? tensor.bytes() : of.stored_size;
-  if (tensor.elems() != 0) entry.chunks.push_back(std::move(chunk));
-  of.last = stored_.size();
-  stored_.push_back({std::move(tensor), number});
+  const std::size_t place = catalog().tensors.size();
   building().tensors.push_back(std::move(entry));
+  Box box = whole(tensor.shape);
+  add_chunk(place, std::move(box), std::move(tensor), number, Rank{});
+}
+
+std::uint64_t FileCheckpoint::add_chunk(std::size_t place, Box box, TorchTensor tensor,
+                                        std::uint32_t number, Rank holder) {
+  Record& of = records_[number];
+  const std::uint64_t tag = stored_.size();
+  const bool plain = !deflated_.contains(number) && tensor.row_major();
+  Chunk chunk{.box = std::move(box), .file = of.file, .holder = holder, .tag = tag};
+  chunk.offset = record(number).at + (plain ? tensor.first * bytes_of(tensor.dtype) : 0);
+  chunk.length = plain ? tensor.bytes() : of.entry.stored_size;
+  if (tensor.elems() != 0) building().tensors[place].chunks.push_back(std::move(chunk));
+  of.last = tag;
+  stored_.push_back({std::move(tensor), number});
+  return tag;
+}
+
+StoredCopy FileCheckpoint::copy_of(std::uint64_t tag) const {
+  const Stored& stored = stored_[tag];
+  StoredRecord its{record(stored.record).at, records_[stored.record].entry};
+  if (const auto deflated = deflated_.find(stored.record); deflated != deflated_.end())
+    its.entry = deflated->second;
+  return {stored.tensor, std::move(its), file_of(stored).source, file_of(stored).order};
 }
 
 void FileCheckpoint::finish() {

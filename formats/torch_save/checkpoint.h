@@ -1,5 +1,5 @@
-// Described torch.save files: every tensor is one chunk of one storage. Internal to
-// formats/torch_save.
+// Described torch.save files: a tensor is one chunk of one storage, or the boxes of it that ranks
+// have in files of their own. Internal to formats/torch_save.
 #pragma once
 
 #include <cstdint>
@@ -10,6 +10,7 @@
 
 #include "ebb/formats/torch/archive_checkpoint.h"
 #include "ebb/formats/torch/torch_file.h"
+#include "ebb/formats/torch_save/copies.h"
 #include "ebb/formats/zip/inflate.h"
 
 namespace ebb::formats::torch_save {
@@ -30,6 +31,12 @@ class FileCheckpoint : public ArchiveCheckpoint {
   std::uint32_t add(StoredRecord record);
   // `entry` gets its chunk. REQUIRES: the tensor lies inside the record.
   void add_tensor(TensorEntry entry, TorchTensor tensor, std::uint32_t record);
+  // The tensor at this place of the catalog's list gets a chunk: what lies in `box` of it. Gives
+  // the chunk's tag. REQUIRES: as above, and the tensor has the box's extent.
+  std::uint64_t add_chunk(std::size_t number, Box box, TorchTensor tensor, std::uint32_t record,
+                          Rank holder);
+  // What add_chunk gave a tag.
+  StoredCopy copy_of(std::uint64_t tag) const;
   // Call when all tensors are there.
   void finish();
 
@@ -39,7 +46,7 @@ class FileCheckpoint : public ArchiveCheckpoint {
     ByteOrder order;
   };
   struct Record {
-    std::uint64_t stored_size = 0;
+    ZipEntry entry;          // without its name
     std::uint32_t file = 0;  // in files_ and in the catalog
     std::size_t last = 0;    // the tensor that was added last
   };

@@ -7,24 +7,20 @@
 #include "ebb/formats/catalog/key_path.h"
 #include "ebb/formats/catalog/known_files.h"
 #include "ebb/formats/catalog/part_of_save.h"
-#include "ebb/formats/catalog/value_alike.h"
 #include "ebb/formats/core/json_text.h"
-#include "ebb/formats/core/name_table.h"
 #include "ebb/formats/json/weight_index.h"
 #include "ebb/formats/pickle/known_globals.h"
 #include "ebb/formats/state_dict/names.h"
 #include "ebb/formats/state_dict/small_tensors.h"
-#include "ebb/formats/torch/unread.h"
-#include "ebb/formats/torch_save/checkpoint.h"
+#include "ebb/formats/torch_save/open_file.h"
+#include "ebb/formats/torch_save/ranks.h"
 #include "ebb/formats/torch_save/torch_save.h"
+#include "ebb/formats/torch_save/walk.h"
 
 namespace ebb::formats {
 namespace torch_save {
 namespace {
 
-constexpr std::size_t kMaxDepth = 256;
-constexpr std::uint64_t kMaxLeaves = 1u << 24;
-constexpr std::uint64_t kPartBytes = 128;  // about what an entry takes beside its path
 constexpr std::string_view kSuffixes[] = {".pt", ".pth", ".bin", ".ckpt"};
 constexpr std::uint64_t kTarMagicAt = 257;
 
@@ -60,8 +56,8 @@ bool is_a_jobs_own(const SourceTree& tree, const std::string& name) {
 }
 
 // The files that could be meant: the only one there is, or those on top that look like it. What a
-// job keeps of its own is not meant; an optimizer's states are, where no model lies beside them.
-std::vector<std::string> candidates(const SourceTree& tree) {
+// job keeps of its own is not meant.
+std::vector<std::string> torch_files(const SourceTree& tree) {
   const auto& entries = tree.entries();
   if (entries.size() == 1) {
     const std::string& name = entries.front().name;
@@ -76,6 +72,11 @@ std::vector<std::string> candidates(const SourceTree& tree) {
     if (!is_a_jobs_own(tree, entry.name) && begins_like_torch(tree, entry))
       names.push_back(entry.name);
   }
+  return names;
+}
+
+// Of several, an optimizer's states are meant where no model lies beside them.
+std::vector<std::string> without_states(std::vector<std::string> names) {
   if (!std::ranges::all_of(names, is_of_an_optimizer)) std::erase_if(names, is_of_an_optimizer);
   return names;
 }
@@ -144,27 +145,7 @@ Error several(const SourceTree& tree, const std::vector<std::string>& names) {
                "(full_tensor(), FULL_STATE_DICT); one file named itself shows one rank's part"};
 }
 
-bool is_container(const PickleGraph& graph, PickleId id) {
-  return graph.is(id, PickleKind::dict) || graph.is(id, PickleKind::list) ||
-         graph.is(id, PickleKind::tuple);
-}
-
-// Keys of one dict; false: it was there.
-class SeenItems {
- public:
-  bool insert(std::string_view word) { return words_.insert(word); }
-  bool insert(std::int64_t number) {
-    const std::size_t before = numbers_.size();
-    numbers_.insert(numbers_.end(), number);  // mostly they ascend
-    return numbers_.size() > before;
-  }
-
- private:
-  SeenKeys words_;
-  std::set<std::int64_t> numbers_;  // no hash table: integers that collide in one are easily found
-};
-
-class Describer {
+class Describer final : Visitor {
  public:
   explicit Describer(const std::shared_ptr<const SourceTree>& tree)
       : tree_(*tree), checkpoint_(std::make_unique<FileCheckpoint>(tree)) {
@@ -172,17 +153,14 @@ class Describer {
   }
 
   Result<> add(const std::string& name) {
-    EBB_TRY_ASSIGN(std::shared_ptr<const ByteSource> source, tree_.open(name));
-    EBB_TRY_ASSIGN(const TorchFile file, TorchFile::open(source));
+    EBB_TRY_ASSIGN(OpenFile file, OpenFile::open(tree_, name, *checkpoint_, rank_of_file(name)));
     file_ = &file;
     graph_ = &file.graph();
-    where_ = source->name();
-    records_.clear();
     if (catalog().producer.empty()) catalog().producer = file.producer();
-    checkpoint_->expect(file.records());
-    checkpoint_->add_file(name, std::move(source), file.order());
     unknown_.look_at(*graph_, name);
-    return walk(graph_->root());
+    EBB_TRY(walk_.run(*graph_, file.where(), {}, *this));
+    sharing_ += file.sharing();
+    return {};
   }
 
   // Every key that the index lists must be where it says.
@@ -211,108 +189,45 @@ class Describer {
 
  private:
   Catalog& catalog() { return checkpoint_->building(); }
-  Error bad(Code code, std::string_view why) const {
-    std::string message = where_ + ": ";
-    if (!path_.empty()) message += json_string(joined(path_)) + ": ";
-    return Error{code, message + std::string(why)};
-  }
-
-  Result<> walk(PickleId id) {
-    if (++leaves_ > kMaxLeaves)
-      return bad(Code::limit, "more than 16777216 parts in one object, which is the limit");
-    if (path_.size() >= kMaxDepth)
-      return bad(Code::limit, "nested deeper than 256 levels, or inside itself");
-    EBB_TRY(graph_->charge(kPartBytes + 2 * path_bytes_ + path_.size() * sizeof(PathItem)));
-    if (graph_->is(id, PickleKind::dict)) return walk_dict(id);
-    const bool sequence = graph_->is(id, PickleKind::list) || graph_->is(id, PickleKind::tuple);
-    if (sequence && holds_more(id)) return walk_sequence(id);
-    if (is_torch_tensor(*graph_, id)) return add_tensor(id);
-    return add_value(id);
-  }
-
-  // A list is entered when something in it could hold tensors; [0.9, 0.95] is a value.
-  bool holds_more(PickleId id) const {
-    const std::span<const PickleId> items = graph_->items(id);
-    return std::any_of(items.begin(), items.end(), [&](PickleId item) {
-      return is_container(*graph_, item) || is_torch_tensor(*graph_, item);
-    });
-  }
-
-  Result<> walk_dict(PickleId id) {
-    const std::span<const PickleId> entries = graph_->items(id);
-    SeenItems seen;
-    std::vector<PathItem> items;
-    items.reserve(entries.size() / 2);  // `seen` has views of them
-    bool numbers = entries.empty();
-    for (std::size_t i = 0; i + 1 < entries.size(); i += 2) {
-      EBB_TRY_ASSIGN(PathItem item, item_of(entries[i]));
-      items.push_back(std::move(item));
-      const auto* word = std::get_if<std::string>(&items.back());
-      if (!(word ? seen.insert(*word) : seen.insert(std::get<std::int64_t>(items.back()))))
-        return bad(Code::corrupt,
-                   "a dict holds the key " + json_string(joined({items.back()})) + " twice");
-      numbers |= word == nullptr;
-    }
-    if (numbers) catalog().containers.push_back({path_, Value::Kind::dict});
-    for (std::size_t i = 0; i < items.size(); ++i)
-      EBB_TRY(enter(std::move(items[i]), entries[2 * i + 1]));
+  Result<> value(const std::vector<PathItem>& path, Value value) override {
+    catalog().values.push_back({joined(path), path, std::move(value)});
     return {};
   }
 
-  // A key that is neither text nor a whole number is spelled as Python does.
-  Result<PathItem> item_of(PickleId key) {
-    if (graph_->is(key, PickleKind::string)) return PathItem(std::string(graph_->text(key)));
-    if (graph_->is(key, PickleKind::integer)) return PathItem(graph_->integer(key));
-    auto value = value_of(*graph_, key, nullptr);
-    if (!value) return std::move(value).error().about(json_string(joined(path_)));
-    if (first_odd_key_.empty()) first_odd_key_ = key_text(*value);
-    ++odd_key_count_;
-    return PathItem(key_text(*value));
-  }
-
-  Result<> walk_sequence(PickleId id) {
-    if (graph_->is(id, PickleKind::tuple))
-      catalog().containers.push_back({path_, Value::Kind::tuple});
-    const std::span<const PickleId> items = graph_->items(id);
-    for (std::size_t i = 0; i < items.size(); ++i)
-      EBB_TRY(enter(static_cast<std::int64_t>(i), items[i]));
+  Result<> container(const std::vector<PathItem>& path, Value::Kind kind) override {
+    catalog().containers.push_back({path, kind});
     return {};
   }
 
-  Result<> enter(PathItem item, PickleId id) {
-    const auto* text = std::get_if<std::string>(&item);
-    const std::uint64_t bytes = text == nullptr ? sizeof(std::int64_t) : text->size() + 1;
-    path_bytes_ += bytes;
-    path_.push_back(std::move(item));
-    EBB_TRY(walk(id));
-    path_.pop_back();
-    path_bytes_ -= bytes;
-    return {};
-  }
-
-  Result<> add_value(PickleId id) {
-    auto value = value_of(*graph_, id, nullptr);
-    if (!value) return std::move(value).error().about(json_string(joined(path_)));
-    if (value->kind == Value::Kind::object) inert_.push_back(value->text);
-    catalog().values.push_back({joined(path_), path_, std::move(*value)});
-    return {};
-  }
-
-  Result<> add_tensor(PickleId id) {
-    TensorEntry entry;
-    entry.key = joined(path_);
-    entry.path = path_;
-    entry.name = *entry.key;
-    entry.state = "tensor";
+  Result<> tensor(const std::vector<PathItem>& path, PickleId id) override {
+    TensorEntry entry = entry_at(path);
+    const std::string key = json_string(*entry.key);
+    EBB_TRY(take_key(*entry.key));
+    if (is_sharded_tensor(*graph_, id)) return add_sharded(std::move(entry), id);
     if (auto form = unread_form(*graph_, id)) return add_unread(std::move(entry), std::move(*form));
     auto tensor = torch_tensor(*graph_, id);
-    if (!tensor) return std::move(tensor).error().about(json_string(joined(path_)));
-    EBB_TRY_ASSIGN(const std::uint32_t record, record_of(*tensor));
-    EBB_TRY(take_key(*entry.key));
-    entry.dtype = tensor->dtype;
-    entry.shape = tensor->shape;
-    checkpoint_->add_tensor(std::move(entry), std::move(*tensor), record);
+    if (!tensor) return std::move(tensor).error().about(key);
+    return add_read(std::move(entry), std::move(*tensor));
+  }
+
+  Result<> add_read(TensorEntry entry, TorchTensor tensor) {
+    auto record = file_->number_of(tensor);
+    if (!record) return std::move(record).error().about(json_string(*entry.key));
+    entry.dtype = tensor.dtype;
+    entry.shape = tensor.shape;
+    checkpoint_->add_tensor(std::move(entry), std::move(tensor), *record);
     return {};
+  }
+
+  // One rank's part, unless that is all there is.
+  Result<> add_sharded(TensorEntry entry, PickleId id) {
+    auto read = file_->sharded().part_of(id);
+    if (!read) return std::move(read).error().about(json_string(*entry.key));
+    if (auto* form = std::get_if<UnreadForm>(&*read))
+      return add_unread(std::move(entry), std::move(*form));
+    ShardedPart& part = std::get<ShardedPart>(*read);
+    if (part.is_whole()) return add_read(std::move(entry), std::move(part.shards.front().tensor));
+    return add_unread(std::move(entry), form_of_part(part));
   }
 
   Result<> add_unread(TensorEntry entry, UnreadForm form) {
@@ -324,21 +239,9 @@ class Describer {
   Result<> take_key(const std::string& key) {
     const auto [known, fresh] = file_of_key_.emplace(key, catalog().files.back().name);
     if (!fresh && known->second != catalog().files.back().name)
-      return bad(Code::corrupt, "is already in " + known->second);
+      return Error{Code::corrupt, compose("{}: {}: is already in {}", file_->where(),
+                                          json_string(key), known->second)};
     return {};
-  }
-
-  Result<std::uint32_t> record_of(const TorchTensor& tensor) {
-    const auto known = records_.find(tensor.storage.key);
-    if (known != records_.end() && known->second.bytes >= tensor.storage.bytes) {
-      ++sharing_;
-      return known->second.number;
-    }
-    auto record = file_->record_of(tensor);
-    if (!record) return std::move(record).error().about(json_string(joined(path_)));
-    const Known fresh{checkpoint_->add(std::move(*record)), tensor.storage.bytes};
-    records_.insert_or_assign(tensor.storage.key, fresh);
-    return fresh.number;
   }
 
   void add_notes() {
@@ -347,48 +250,46 @@ class Describer {
           compose("{}{}: each is shown whole", sharing_,
                   (sharing_ == 1 ? " tensor shares its storage with another"
                                  : " tensors share their storage with others")));
-    if (odd_key_count_ > 0)
-      catalog().notes.push_back(compose(
-          "{} keys of dicts are neither text nor whole numbers: they are read as text, {}{}",
-          odd_key_count_, json_string(first_odd_key_), odd_key_count_ == 1 ? "" : " and others"));
-    if (inert_.empty()) return;
-    catalog().notes.push_back(
-        inert_.size() == 1
-            ? compose("1 value is an object ({}): known by the name of its class only; nothing was "
-                      "executed",
-                      printable(inert_.front()))
-            : compose("{} values are objects ({}, ...): known by the names of their classes only; "
-                      "nothing was executed",
-                      inert_.size(), printable(inert_.front())));
+    walk_.add_notes(catalog());
   }
 
-  struct Known {
-    std::uint32_t number = 0;
-    std::uint64_t bytes = 0;  // as far as it was checked to reach
-  };
   const SourceTree& tree_;
-  const TorchFile* file_ = nullptr;     // being read
+  OpenFile* file_ = nullptr;            // being read
   const PickleGraph* graph_ = nullptr;  // its
-  std::string where_;
   std::unique_ptr<FileCheckpoint> checkpoint_;
+  StateWalk walk_;
   UnknownNames unknown_;
-  std::vector<PathItem> path_;
-  std::uint64_t path_bytes_ = 0;
-  std::unordered_map<std::string, Known> records_;            // of this file, by the storage's key
   std::unordered_map<std::string, std::string> file_of_key_;  // of tensors
   std::vector<UnreadAt> unread_;
-  std::vector<std::string> inert_;
-  std::string first_odd_key_;  // the first
-  std::size_t odd_key_count_ = 0;
   std::size_t sharing_ = 0;
-  std::uint64_t leaves_ = 0;
 };
+
+// Files of ranks, read as one; nullptr: they are none.
+Result<std::unique_ptr<Checkpoint>> joined_ranks(const std::shared_ptr<const SourceTree>& tree,
+                                                 const std::vector<std::string>& files) {
+  auto of_ranks = rank_families(*tree, files);
+  // What else lies there, and holds no parts, lies beside.
+  const bool others = std::ranges::any_of(
+      files, [](const std::string& file) { return !rank_of_file(file).has_value(); });
+  if (others || !are_one_save(of_ranks))
+    std::erase_if(of_ranks, [&](const RankFamily& one) { return !names_shards(*tree, one); });
+  if (!of_ranks.empty()) {
+    EBB_TRY(check_one_save(*tree, of_ranks));
+    return describe_ranks(tree, of_ranks);
+  }
+  const auto families = numbered_families(files);
+  if (families.empty() || is_torch_checkpointing(*tree) || !check_one_save(*tree, families))
+    return std::unique_ptr<Checkpoint>();
+  auto joined = describe_ranks(tree, families);
+  if (!joined && joined.error().code != Code::incomplete) return std::unique_ptr<Checkpoint>();
+  return joined;
+}
 
 }  // namespace
 }  // namespace torch_save
 
 bool detect_torch(const SourceTree& tree) {
-  return torch_save::index_in(tree) != nullptr || !torch_save::candidates(tree).empty();
+  return torch_save::index_in(tree) != nullptr || !torch_save::torch_files(tree).empty();
 }
 
 Result<std::unique_ptr<Checkpoint>> describe_torch(std::shared_ptr<const SourceTree> tree) {
@@ -402,7 +303,12 @@ Result<std::unique_ptr<Checkpoint>> describe_torch(std::shared_ptr<const SourceT
     EBB_TRY(describer.check(index, entry->name));
     return describer.finish();
   }
-  const std::vector<std::string> names = torch_save::candidates(*tree);
+  const std::vector<std::string> files = torch_save::torch_files(*tree);
+  if (!files.empty() && !torch_save::is_named_itself(*tree)) {
+    EBB_TRY_ASSIGN(auto joined, torch_save::joined_ranks(tree, files));
+    if (joined != nullptr) return joined;
+  }
+  const std::vector<std::string> names = torch_save::without_states(files);
   if (names.size() != 1) return torch_save::several(*tree, names);
   EBB_TRY(describer.add(names.front()));
   return describer.finish();

@@ -28,6 +28,10 @@ class Format final : public formats::Format {
   }
   Result<EmitPlan> emit(const EmitRequest& request) const override { return emit_torch(request); }
   ResumeRules resume_rules() const override { return torch_resume(); }
+  std::vector<Error> problems(const std::shared_ptr<const SourceTree>& tree,
+                              const Catalog& catalog) const override {
+    return torch_problems(tree, catalog);
+  }
   void respell(Catalog& content) const override { respell_as_state_dict(content); }
 };
 

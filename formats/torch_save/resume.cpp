@@ -1,4 +1,5 @@
 // Source: torch.distributed.checkpoint.state_dict, full_state_dict and broadcast_from_rank0.
+#include <algorithm>
 #include <array>
 
 #include "ebb/formats/torch_save/torch_save.h"
@@ -8,8 +9,29 @@ namespace {
 
 bool one_rank(const ResumeQuestion& question) { return question.world == 1; }
 
+// Each rank's part lies in a file of its own.
+bool in_rank_files(const ResumeQuestion& question) {
+  return std::ranges::any_of(question.catalog.files,
+                             [](const FileEntry& file) { return file.rank.has_value(); });
+}
+
+bool on_as_many_ranks(const ResumeQuestion& question) {
+  return in_rank_files(question) && same_world(question);
+}
+
 using Says = ResumeRule::Says;
 constexpr std::array kRules = {
+    ResumeRule{Says::yes,
+               on_as_many_ranks,
+               "saved by as many ranks: each loads its own file, on the same device mesh",
+               {},
+               {}},
+    ResumeRule{Says::no,
+               in_rank_files,
+               "saved by {saved}, each of which wrote its part into a file of its own: other ranks "
+               "have other parts",
+               "dcp",
+               {}},
     ResumeRule{Says::yes, one_rank, "one rank loads the whole file", {}, {}},
     ResumeRule{Says::yes,
                always,

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <memory>
+#include <vector>
 
 #include "ebb/formats/catalog/catalog.h"
 #include "ebb/formats/catalog/emit.h"
@@ -16,6 +17,9 @@ bool detect_torch(const SourceTree& tree);
 // Reads the pickle and the places of the storages; elements only when asked for, a part at a time.
 Result<std::unique_ptr<Checkpoint>> describe_torch(std::shared_ptr<const SourceTree> tree);
 ResumeRules torch_resume();
+// Of files of ranks: damaged replicas, which nobody reads.
+std::vector<Error> torch_problems(const std::shared_ptr<const SourceTree>& tree,
+                                  const Catalog& catalog);
 
 // One file, checkpoint.pt, that torch.load(weights_only=True) reads; how it is cut does not matter.
 // Code::layout when two entries belong at one place of the nesting.
