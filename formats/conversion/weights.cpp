@@ -4,6 +4,7 @@
 #include <map>
 #include <tuple>
 
+#include "ebb/formats/catalog/key_path.h"
 #include "ebb/formats/catalog/resume.h"
 #include "ebb/formats/conversion/complete_model.h"
 #include "ebb/formats/conversion/source_names.h"
@@ -110,6 +111,21 @@ Result<> check_whole(const Catalog& source) {
                "--weights"};
 }
 
+// All parameters of a module in one row are no weights of a model.
+Result<> check_not_flattened(const Weights& weights) {
+  for (const TensorEntry& weight : weights.tensors)
+    if (is_flattened_key(weight.name) && weight.shape.size() == 1)
+      return Error{
+          Code::unsupported,
+          compose("'{}' holds the parameters of a module that FSDP has flattened: LOCAL_STATE_DICT "
+                  "records neither their names nor their shapes",
+                  printable(weight.name)),
+          "save it as SHARDED_STATE_DICT or FULL_STATE_DICT; --to FORMAT without --weights "
+          "converts "
+          "it as it is"};
+  return {};
+}
+
 // What is under no parameter's key.
 std::string left_unnamed(const SourceNames& names, const Catalog& source, const Copies& copies) {
   std::vector<std::string> unnamed;
@@ -156,6 +172,7 @@ Result<Weights> weights_of(const Format& from, const Catalog& source, const Want
     return Error{Code::usage,
                  compose("none of the {} parameters and buffers matches", copies.size()),
                  "ckpt-inspect CKPT --tensors lists names and keys"};
+  EBB_TRY(check_not_flattened(weights));
   restore_ties(source, copies, weights);
   const FoundWeights found = found_in(source, copies, weights);
   weights.names = {found.names, optimizer_names(names, source)};
