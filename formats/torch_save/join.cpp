@@ -239,7 +239,8 @@ Result<> RankJoin::compare(const std::string& key, Known& known, std::uint64_t t
             ? form_of_meshes(entry)
             : UnreadForm{
                   compose("a tensor that is not the same in the files of ranks {} "
-                          "and {}: each has its own, or a part that nothing records",
+                          "and {}: each has its own, or a part that nothing records, or they are "
+                          "of two saves",
                           index_of(entry.chunks.empty() ? Rank{} : entry.chunks.front().holder),
                           rank_.value_or(named_)),
                   "save it with torch.distributed.checkpoint.save"});
