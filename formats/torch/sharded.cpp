@@ -11,6 +11,7 @@
 namespace ebb::formats {
 namespace {
 
+constexpr std::uint64_t kShardBytes = KiB;  // about what a shard takes, and a chunk made of it
 constexpr std::string_view kDTensor = "DTensor";
 constexpr std::string_view kShardedTensor = "ShardedTensor";
 
@@ -214,7 +215,7 @@ Result<ShardedReader::Part> ShardedReader::dtensor(const Wrapper& wrapper) {
   if (!none && tensor.dtype != wrapper.dtype)
     return bad(
         compose("a DTensor of {} whose part is {}", name_of(wrapper.dtype), name_of(tensor.dtype)));
-  EBB_TRY(graph_.charge(placed->boxes.size() * sizeof(TensorShard)));
+  EBB_TRY(graph_.charge(placed->boxes.size() * kShardBytes));
   for (PlacedBox& box : placed->boxes) part.shards.push_back({box.box, view_of(tensor, box)});
   return Part(std::move(part));
 }
@@ -255,7 +256,7 @@ Result<ShardedReader::Part> ShardedReader::sharded_tensor(const Wrapper& wrapper
 }
 
 Result<> ShardedReader::add_local_shards(PickleId list, ShardedPart& part) const {
-  EBB_TRY(graph_.charge(items_at(graph_, list).size() * sizeof(TensorShard)));
+  EBB_TRY(graph_.charge(items_at(graph_, list).size() * kShardBytes));
   for (const PickleId shard : items_at(graph_, list)) {
     Box box = *box_of(graph_, attribute_of(graph_, shard, "metadata"));
     EBB_TRY_ASSIGN(TorchTensor tensor, torch_tensor(graph_, attribute_of(graph_, shard, "tensor")));

@@ -68,6 +68,7 @@ class RankDescriber {
       unknown_.look_at(file.graph(), name);
       join_.begin(file, name, named);
       EBB_TRY(walk_.run(file.graph(), file.where(), above, join_));
+      EBB_TRY(pay(file.graph()));
       EBB_TRY_ASSIGN(const std::uint32_t rank, join_.end());
       const auto [other, fresh] = there.emplace(rank, name);
       if (!fresh)
@@ -102,6 +103,17 @@ class RankDescriber {
 
  private:
   Catalog& catalog() { return checkpoint_->building(); }
+
+  // Each pickle has a purse of its own; what small files unfold to must not add up.
+  Result<> pay(const PickleGraph& graph) {
+    constexpr std::uint64_t kMost = PickleLimits().unfold;
+    unfolded_ += graph.unfolded();
+    if (unfolded_ <= kMost) return {};
+    return Error{Code::limit,
+                 compose("{}: with the files of lower ranks, its values refer to each "
+                         "other until they take more than {} bytes, which is the limit",
+                         graph.where(), kMost)};
+  }
 
   // A rank that is missing matters where no other has the same.
   Result<> check_whole() {
@@ -153,6 +165,7 @@ class RankDescriber {
   Missing missing_;
   std::vector<std::string> renamed_;
   std::uint32_t world_ = 1;
+  std::uint64_t unfolded_ = 0;  // PickleGraph::unfolded() of all files
 };
 
 }  // namespace

@@ -334,6 +334,21 @@ TEST(TorchRankFiles, ThatSayNothingOfTheWholeAreNotJoined) {
   EXPECT_NE(error.message.find("does not join them"), std::string::npos);
 }
 
+// One dict, referred to forty thousand times: a few MiB of each file's own purse.
+TEST(TorchRankFiles, R08WhatSmallFilesUnfoldToIsLimitedForAllTogether) {
+  test_support::PickleText pickle;
+  pickle.raw("}(").text("a").raw("](}").put(1);
+  for (int i = 0; i < 40000; ++i) pickle.get(1);
+  const ByteVector file = test_support::archive_of(
+      {{"x/data.pkl", pickle.raw("eu").done()}, {"x/byteorder", "little"}, {"x/version", "3\n"}});
+  auto tree = std::make_shared<MemoryTree>("ck");
+  for (int rank = 10; rank < 30; ++rank) tree->add("x_rank" + std::to_string(rank) + ".pt", file);
+  const Error error = error_of(tree);
+  EXPECT_EQ(error.code, Code::limit);
+  EXPECT_NE(error.message.find("with the files of lower ranks"), std::string::npos)
+      << error.message;
+}
+
 TEST(TorchRankFiles, ADamagedOneIsNamedItself) {
   auto tree = halves();
   tree->bytes_of("x_rank1.pt").resize(40);
