@@ -1,12 +1,15 @@
 #include "ebb/formats/registry.h"
 
+#include <algorithm>
 #include <array>
+#include <iterator>
 #include <string>
 
 #include "ebb/formats/beside.h"
 #include "ebb/formats/catalog/with_catalog.h"
 #include "ebb/formats/dcp/format.h"
 #include "ebb/formats/deepspeed/format.h"
+#include "ebb/formats/folders/format.h"
 #include "ebb/formats/foreign_files.h"
 #include "ebb/formats/hdf5/format.h"
 #include "ebb/formats/megatron/format.h"
@@ -27,9 +30,14 @@ constinit const F kThe{};
 constinit const auto kFormats = std::to_array<const Format*>({
     &kThe<native::Format>,
     &kThe<megatron::TorchDistFormat>,  // DCP underneath, so before it
-    &kThe<megatron::FsdpFormat>, &kThe<dcp::Format>,
+    &kThe<megatron::FsdpFormat>,
+    &kThe<folders::LightningFormat>,  // DCP, too, with one file more
+    &kThe<dcp::Format>,
     &kThe<deepspeed::UniversalFormat>,  // has model files of the same names, so before the next
-    &kThe<deepspeed::Format>, &kThe<safetensors::Format>, &kThe<hdf5::Format>,
+    &kThe<deepspeed::Format>,
+    &kThe<folders::FsdpFormat>,  // these hold models in the formats below, and more
+    &kThe<folders::TrainerFormat>, &kThe<folders::AccelerateFormat>, &kThe<safetensors::Format>,
+    &kThe<hdf5::Format>,
     &kThe<torch_save::Format>,  // last: other formats are made of such files
 });
 
@@ -49,6 +57,13 @@ class UnknownFormat final : public Format {
 }  // namespace
 
 std::span<const Format* const> registered_formats() { return kFormats; }
+
+std::vector<const Format*> written_formats() {
+  std::vector<const Format*> written;
+  for (const Format* format : registered_formats())
+    if (format->traits().written == Written::yes) written.push_back(format);
+  return written;
+}
 
 const Format* format_named(std::string_view name) {
   for (const Format* format : registered_formats())
@@ -90,7 +105,7 @@ std::unique_ptr<Checkpoint> with_surroundings(std::unique_ptr<Checkpoint> read,
   std::vector<BesideEntry> beside = what_lies_beside(tree, read->catalog());
   if (beside.empty()) return read;
   Catalog catalog = read->catalog();
-  catalog.beside = std::move(beside);
+  std::ranges::move(beside, std::back_inserter(catalog.beside));
   return with_catalog(std::move(read), std::move(catalog));
 }
 
@@ -116,8 +131,11 @@ Result<std::unique_ptr<Checkpoint>> describe(std::shared_ptr<const SourceTree> t
                  "are; this is " +
                      catalog.format,
                  "leave them out"};
+  PartsSaid whole = said;
+  if (whole.models.empty() && format_of(catalog).traits().parts == Parts::files)
+    for (const StateDictPlace& model : catalog.parts.models) whole.models.push_back(text_of(model));
   if (state_dict)
-    EBB_TRY(name_contents(catalog, said, values_in_tensors(*stored)));
+    EBB_TRY(name_contents(catalog, whole, values_in_tensors(*stored)));
   else
     EBB_TRY(say_names(catalog, *said.names));
   return with_catalog(std::move(stored), std::move(catalog));

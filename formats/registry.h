@@ -5,6 +5,7 @@
 #include <memory>
 #include <span>
 #include <string_view>
+#include <vector>
 
 #include "ebb/formats/catalog/format.h"
 #include "ebb/formats/state_dict/parts.h"
@@ -12,6 +13,8 @@
 namespace ebb::formats {
 
 std::span<const Format* const> registered_formats();
+// Those of them that emit() writes.
+std::vector<const Format*> written_formats();
 const Format* format_named(std::string_view name);
 // The one that would read the tree; nullptr when none claims it.
 const Format* format_at(const SourceTree& tree);

@@ -8,9 +8,9 @@ namespace ebb::c {
 Result<const formats::Format*> format_of(const char* given, std::string_view function) {
   EBB_TRY_ASSIGN(const std::string_view name, text_of(given, compose("{}: format", function)));
   const formats::Format* const format = formats::format_named(name);
-  if (format != nullptr) return format;
+  if (format != nullptr && format->traits().written == formats::Written::yes) return format;
   std::string known;
-  for (const formats::Format* const each : formats::registered_formats())
+  for (const formats::Format* const each : formats::written_formats())
     known += compose("{}{}", known.empty() ? "" : ", ", each->traits().name);
   return Error{Code::usage, compose("no format is called \"{}\"", name), known};
 }

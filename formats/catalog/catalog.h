@@ -125,6 +125,10 @@ struct StateDictOptimizer {
   std::vector<std::string> params;  // names of those that are its own
   NamedBy named = NamedBy::recorded;
 };
+// Whether the order of a model's tensors is that of its parameters, where the format alone does not
+// tell.
+enum class ListOrder : std::uint8_t { unknown, of_the_model };
+
 struct StateDictParts {
   std::vector<StateDictPlace> models;
   std::vector<StateDictOptimizer> optimizers;
@@ -141,6 +145,7 @@ struct Catalog {
   std::uint64_t padding_elems = 0;
   std::vector<FileEntry> files;
   std::vector<TensorEntry> tensors;  // in the format's own order
+  ListOrder listed = ListOrder::unknown;
   std::vector<ValueEntry> values;
   std::vector<ContainerEntry> containers;
   std::vector<GroupEntry> groups;

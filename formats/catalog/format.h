@@ -29,6 +29,13 @@ enum class Holds : std::uint8_t { parameters, keyed_tensors };
 // which stays between two formats that both hold such.
 enum class Keys : std::uint8_t { own, state_dict };
 
+// Whether the parts of a state dict are found in it, or known because they lie in files of their
+// own.
+enum class Parts : std::uint8_t { found, files };
+
+// Whether emit() writes it: others are read alone, and no --to takes them.
+enum class Written : std::uint8_t { yes, no };
+
 // Where a format counts the optimizer steps of each parameter: in one-element tensors of the state
 // "step", as torch does, or elsewhere, from Catalog::param_steps. Content comes to emit that way.
 enum class StepCounters : std::uint8_t { tensors, values };
@@ -48,6 +55,8 @@ struct FormatTraits {
   StepCounters steps = StepCounters::tensors;
   Holds holds = Holds::parameters;
   Keys keys = Keys::own;
+  Parts parts = Parts::found;
+  Written written = Written::yes;
   FileSize file_size = FileSize::as_it_comes;
   Packs packs = Packs::nothing;
   Resumes resumes = Resumes::a_job;

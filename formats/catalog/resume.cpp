@@ -21,36 +21,10 @@ std::string filled(std::string_view sentence, const ResumeQuestion& question) {
   return out;
 }
 
-const BesideEntry* beside(const Catalog& catalog, std::string_view path) {
-  const auto found = std::ranges::find(catalog.beside, path, &BesideEntry::path);
-  return found == catalog.beside.end() ? nullptr : &*found;
-}
-
-// A save whose weights and states are files of their own, side by side: who loads both, told by
-// what else it lays there.
-struct TwoFiles {
-  std::string_view states;
-  std::string_view sign;
-  std::string_view loader;
-};
-constexpr TwoFiles kTwoFiles[] = {
-    {"optimizer.pt", "trainer_state.json", "transformers' Trainer"},
-    {"optimizer.bin", "trainer_state.json", "transformers' Trainer"},
-    {"optimizer.bin", "random_states_0.pkl", "accelerate's load_state"},
-};
-
 // Of weights beside which an optimizer's states lie: the rules of the weights' format do not know.
-std::optional<ResumeAnswer> answer_of_two_files(const ResumeQuestion& question) {
+std::optional<ResumeAnswer> answer_with_states_beside(const ResumeQuestion& question) {
   const Catalog& catalog = question.catalog;
   if (!weights_only(question)) return std::nullopt;
-  for (const auto& [states, sign, loader] : kTwoFiles) {
-    if (beside(catalog, states) == nullptr || beside(catalog, sign) == nullptr) continue;
-    ResumeAnswer answer;
-    answer.resumable = true;
-    answer.loader = loader;
-    answer.why = compose("weights here; the optimizer lies beside, in {}; it loads both", states);
-    return answer;
-  }
   const auto states = std::ranges::find_if(catalog.beside, &BesideEntry::holds_states);
   if (states == catalog.beside.end()) return std::nullopt;
   ResumeAnswer answer;
@@ -68,7 +42,7 @@ std::string sentence(const ResumeRule& rule, const ResumeQuestion& question) {
 }  // namespace
 
 ResumeAnswer resume_answer(const ResumeRules& rules, const ResumeQuestion& question) {
-  if (auto two_files = answer_of_two_files(question)) return *std::move(two_files);
+  if (auto beside = answer_with_states_beside(question)) return *std::move(beside);
   constexpr ResumeRule kWeightsAlone{
       ResumeRule::Says::no, [](const ResumeQuestion& asked) { return starts_anew(asked.catalog); },
       kStartsAnew};

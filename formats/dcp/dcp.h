@@ -15,6 +15,8 @@
 namespace ebb::formats {
 
 bool detect_dcp(const SourceTree& tree);
+// Whether a file of that name, on top of a directory, makes it one.
+bool is_of_dcp(std::string_view name);
 
 // Reads the metadata and the values; tensors' payload files are only compared with their sizes.
 // Each payload's own shape, dtype and CRC32 are checked when it is read.

@@ -388,11 +388,14 @@ Result<Opened> open(std::shared_ptr<const SourceTree> tree) {
 
 namespace ebb::formats {
 
+bool is_of_dcp(std::string_view name) {
+  return name == dcp::kIndexName || name == ".metadata.tmp" || dcp::rank_of_payload(name) ||
+         dcp::rank_of_index(name);
+}
+
 bool detect_dcp(const SourceTree& tree) {
-  return std::ranges::any_of(tree.entries(), [](const auto& entry) {
-    return entry.name == dcp::kIndexName || entry.name == ".metadata.tmp" ||
-           dcp::rank_of_payload(entry.name) || dcp::rank_of_index(entry.name);
-  });
+  return std::ranges::any_of(tree.entries(),
+                             [](const auto& entry) { return is_of_dcp(entry.name); });
 }
 
 Result<std::unique_ptr<Checkpoint>> describe_dcp(std::shared_ptr<const SourceTree> tree) {

@@ -86,6 +86,11 @@ class Describer {
     return root.ends_with(name) ? root : compose("{}/{}", root, name);
   }
 
+  // One of several files may be all that somebody asks for; alone in a folder it is not.
+  bool is_named_itself() const {
+    return tree_->entries().size() == 1 && tree_->root().ends_with(tree_->entries().front().name);
+  }
+
   Result<> choose_files() {
     std::set<std::string> names;
     for (const SourceTree::Entry& entry : tree_->entries()) {
@@ -285,7 +290,7 @@ class Describer {
       if (file.rank) ranks.insert(index_of(*file.rank) + 1);
       const std::string stem = file.name.substr(0, file.name.rfind(kSuffix));
       const std::size_t of = stem.rfind("-of-");
-      if (of == std::string::npos || of < 5 || tree_->entries().size() == 1) continue;
+      if (of == std::string::npos || of < 5 || is_named_itself()) continue;
       if (const auto part = number_of(stem.substr(of - 5, 5)))
         parts[stem.substr(0, of - 5) + '\n' + stem.substr(of)].insert(*part);
     }
@@ -296,7 +301,7 @@ class Describer {
       return out;
     };
     const std::string root(tree_->root());
-    if (tree_->entries().size() > 1 && !ranks.empty())
+    if (!is_named_itself() && !ranks.empty())
       if (const std::string missing = gaps(ranks, *ranks.rbegin()); !missing.empty())
         return Error{Code::incomplete, root + ": shard files missing: " + missing};
     for (const auto& [name, have] : parts) {

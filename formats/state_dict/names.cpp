@@ -192,7 +192,8 @@ class Naming {
   }
 
   ModelOrder order() const {
-    const bool as_saved = catalog_.format == "torch" && catalog_.files.size() == 1;
+    const bool as_saved = catalog_.listed == ListOrder::of_the_model ||
+                          (catalog_.format == "torch" && catalog_.files.size() == 1);
     return as_saved ? ModelOrder::of_the_model : ModelOrder::unknown;
   }
 

@@ -84,7 +84,7 @@ const std::vector<std::string> kFloors = {
     "formats/conversion",
     "formats/native formats/hdf5 formats/deepspeed formats/safetensors formats/torch_save",
     "formats/dcp",
-    "formats/megatron",
+    "formats/megatron formats/folders",
     "formats",
     "libswap/sys",
     "libswap/device",

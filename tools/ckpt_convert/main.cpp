@@ -137,12 +137,17 @@ std::optional<std::string> format_meant(std::string name, const std::vector<std:
 Result<const formats::Format*> target_of(const Arguments& arguments) {
   const auto name = arguments.text("to");
   std::vector<std::string> known;
-  for (const formats::Format* format : formats::registered_formats())
+  for (const formats::Format* format : formats::written_formats())
     known.emplace_back(format->name());
   const std::string list = joined(known);
   if (!name && arguments.has("weights")) return formats::format_named("safetensors");
   if (!name) return Error{Code::usage, "--to is missing: which format to write?", "one of " + list};
-  if (const formats::Format* format = formats::format_named(*name)) return format;
+  const formats::Format* format = formats::format_named(*name);
+  if (format != nullptr && format->traits().written == formats::Written::yes) return format;
+  if (format != nullptr)
+    return Error{Code::usage,
+                 compose("--to {}: ckpt-convert reads {}, and does not write it", *name, *name),
+                 "one of " + list};
   const auto meant = format_meant(*name, known);
   return Error{Code::usage, compose("--to takes one of {}, not '{}'", list, printable(*name)),
                meant ? "did you mean --to " + *meant + "?" : std::string()};
@@ -152,7 +157,7 @@ Result<const formats::Format*> target_of(const Arguments& arguments) {
 Result<formats::Compression> compression_of(std::string_view text, const formats::Format& format) {
   if (format.traits().packs == formats::Packs::nothing) {
     std::vector<std::string_view> others;
-    for (const formats::Format* other : formats::registered_formats())
+    for (const formats::Format* other : formats::written_formats())
       if (other->traits().packs != formats::Packs::nothing) others.push_back(other->name());
     return Error{Code::usage,
                  compose("--compress: readers of {} know no compressed data", format.name()),

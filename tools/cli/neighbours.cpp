@@ -7,6 +7,7 @@
 #include <system_error>
 #include <vector>
 
+#include "ebb/formats/catalog/known_files.h"
 #include "ebb/formats/core/folder_tree.h"
 #include "ebb/formats/core/json_text.h"
 #include "ebb/formats/pickle/known_globals.h"
@@ -164,9 +165,12 @@ std::string listed(const std::vector<Found>& found) {
   return out;
 }
 
-bool of_one_format(const std::vector<Found>& found) {
-  return std::ranges::all_of(found,
-                             [&](const Found& one) { return one.format == found[0].format; });
+// A run's saves are called alike; one that died may be of another format than the others.
+bool of_one_run(const std::vector<Found>& found) {
+  const std::string name = formats::without_numbers(found[0].name);
+  return std::ranges::all_of(found, [&](const Found& one) {
+    return one.format == found[0].format || formats::without_numbers(one.name) == name;
+  });
 }
 
 // The folders that the checkpoint at `path` lies in: what is wrong with it is wrong with them.
@@ -204,7 +208,7 @@ std::optional<Error> checkpoints_below(const std::string& path, const Tree& tree
   find_below(tree, "", kLevels, looks, found);
   if (found.empty()) return std::nullopt;
   std::vector<Whole> wholes;
-  const bool comparable = of_one_format(found);
+  const bool comparable = of_one_run(found);
   for (std::size_t i = 0; comparable && i < std::min(found.size(), kMostDescribed); ++i) {
     const Found& one = found[found.size() - 1 - i];
     if (auto whole = described(one.tree, (trimmed(path) / one.name).string()))

@@ -60,6 +60,7 @@ std::string formats_text() {
     std::string line = compose("  {}", traits.name);
     line.resize(std::max<std::size_t>(line.size() + 2, 23), ' ');
     out += line + std::string(traits.summary);
+    if (traits.written == formats::Written::no) out += " (read, not written)";
     if (!is_read_here(*format))
       out.append(" (not here: no ").append(traits.reader_program) += " beside this program)";
     out += '\n';
@@ -133,17 +134,18 @@ std::string help_text(const Program& program, HelpLength length) {
 std::string version_text(const Program& program) {
   std::string version = compose("{} (Ebb) {}\n", program.name, kVersion);
   if (program.formats == Formats::none) return version;
-  std::vector<std::string_view> known;
+  std::vector<std::string_view> known, written;
   std::string lacks;
   for (const formats::Format* format : formats::registered_formats()) {
-    if (is_read_here(*format))
-      known.push_back(format->name());
-    else
+    const bool here = is_read_here(*format);
+    if (here) known.push_back(format->name());
+    if (here && format->traits().written == formats::Written::yes)
+      written.push_back(format->name());
+    if (!here)
       lacks += compose("lacks   {} beside this program: {} is neither read nor written\n",
                        format->traits().reader_program, format->name());
   }
-  const std::string formats = joined(known);
-  return compose("{}reads   {}\nwrites  {}\n{}", version, formats, formats, lacks);
+  return compose("{}reads   {}\nwrites  {}\n{}", version, joined(known), joined(written), lacks);
 }
 
 }  // namespace ebb::tools

@@ -33,18 +33,18 @@ void copy(const std::string& fixture, const std::string& to) {
   fs::copy(fs::path(EBB_FIXTURES) / fixture, to, fs::copy_options::recursive);
 }
 
-const std::vector<std::string> kTrainer = {"optimizer.pt",      "scheduler.pt", "rng_state.pth",
+// As transformers' Trainer has them, but for the states: those of optimizer.pt are read with the
+// weights (tests/formats/folders).
+const std::vector<std::string> kTrainer = {"muon_optim.pt",     "scheduler.pt", "rng_state.pth",
                                            "training_args.bin", "config.json",  "tokenizer.json",
                                            "trainer_state.json"};
-const std::vector<std::string> kAccelerate = {"optimizer.bin", "random_states_0.pkl",
-                                              "random_states_1.pkl", "scheduler.bin"};
 
 TEST(InspectBeside, WhatATrainersFolderHoldsBesideTheWeightsIsNamedInFewLines) {
   const ScratchDirectory scratch;
   lay_out(scratch / "checkpoint-2", kTrainer);
   const Outcome run = inspect({scratch / "checkpoint-2"});
   EXPECT_EQ(run.exit, 0) << run.err;
-  EXPECT_TRUE(says(run.out, "  beside    optimizer.pt: an optimizer's states\n")) << run.out;
+  EXPECT_TRUE(says(run.out, "  beside    muon_optim.pt: an optimizer's states\n")) << run.out;
   EXPECT_TRUE(says(run.out,
                    "            rng_state.pth, scheduler.pt, trainer_state.json, "
                    "training_args.bin: what the job keeps of its own\n"
@@ -52,21 +52,23 @@ TEST(InspectBeside, WhatATrainersFolderHoldsBesideTheWeightsIsNamedInFewLines) {
       << run.out;
   const Outcome json = inspect({scratch / "checkpoint-2", "--json"});
   EXPECT_TRUE(says(json.out,
-                   "{\"path\": \"optimizer.pt\", \"count\": 1, \"role\": \"states\", "
+                   "{\"path\": \"muon_optim.pt\", \"count\": 1, \"role\": \"states\", "
                    "\"what\": \"an optimizer's states\", \"holds_states\": true}"))
       << json.out;
 }
 
 TEST(InspectBeside, WhoResumesWeightsAndStatesInTwoFilesIsSaid) {
   const ScratchDirectory scratch;
-  lay_out(scratch / "checkpoint-2", kTrainer);
-  lay_out(scratch / "state", kAccelerate);
-  const Outcome trainer = inspect({scratch / "checkpoint-2", "--explain-resume", "1"});
-  EXPECT_EQ(trainer.exit, 0) << trainer.out << trainer.err;
-  EXPECT_TRUE(says(trainer.out, "yes, transformers' Trainer resumes it")) << trainer.out;
-  EXPECT_TRUE(says(trainer.out, "the optimizer lies beside, in optimizer.pt")) << trainer.out;
-  const Outcome accelerate = inspect({scratch / "state", "--explain-resume", "2"});
-  EXPECT_TRUE(says(accelerate.out, "yes, accelerate's load_state resumes it")) << accelerate.out;
+  for (const auto& [folder, loader] :
+       {std::pair("trainer", "transformers' Trainer"),
+        std::pair("accelerate", "accelerate's load_state"),
+        std::pair("fsdp_sharded", "a job with FSDP through accelerate"),
+        std::pair("lightning", "Lightning's FSDPStrategy")}) {
+    const Outcome run =
+        inspect({"folders/" + std::string(folder) + "/data", "--explain-resume", "2"});
+    EXPECT_EQ(run.exit, 0) << run.out << run.err;
+    EXPECT_TRUE(says(run.out, "yes, " + std::string(loader) + " resumes it")) << run.out;
+  }
   // States of which nothing tells who loads them with the weights: no "starts a new optimizer".
   lay_out(scratch / "other", {"muon_optim_state.pt"});
   const Outcome other = inspect({scratch / "other", "--explain-resume", "1"});
@@ -80,10 +82,9 @@ TEST(InspectBeside, WhoResumesWeightsAndStatesInTwoFilesIsSaid) {
 TEST(InspectBeside, ANewOptimizerBesideStatesIsStartedOnlyWhenAskedFor) {
   const ScratchDirectory scratch;
   lay_out(scratch / "trainer", kTrainer);
-  lay_out(scratch / "accelerate", kAccelerate);
   lay_out(scratch / "out", {});
   copy("dcp/fsdp2_w1/data", scratch / "out/checkpoint-500");
-  for (const char* source : {"trainer", "accelerate", "out"}) {
+  for (const char* source : {"trainer", "out"}) {
     for (const char* to : {"dcp", "ebb", "megatron"}) {
       const std::string made = scratch / (std::string(source) + "-" + to);
       const Outcome refused = run_program("ckpt-convert", {scratch / source, made, "--to", to});
@@ -105,6 +106,46 @@ TEST(InspectBeside, ANewOptimizerBesideStatesIsStartedOnlyWhenAskedFor) {
   }
 }
 
+// The states of a folder that is read as one are carried, or what has them is refused by name.
+TEST(InspectBeside, StatesOfOneSaveAreCarriedOrRefusedByName) {
+  const ScratchDirectory scratch;
+  const std::string folders = std::string(EBB_FIXTURES) + "/folders/";
+  for (const char* to : {"deepspeed", "deepspeed-universal", "megatron", "ebb"}) {
+    const std::string made = scratch / to;
+    const Outcome refused =
+        run_program("ckpt-convert", {folders + "trainer/data", made, "--to", to});
+    EXPECT_EQ(refused.exit, 4) << to << refused.out;
+    EXPECT_TRUE(says(refused.err, "'optimizer.0' (exp_avg): nothing records which parameter"))
+        << refused.err;
+    EXPECT_FALSE(fs::exists(made));
+    const Outcome done = run_program("ckpt-convert", {folders + "trainer/data", made, "--to", to,
+                                                      "--names", folders + "trainer/names"});
+    EXPECT_EQ(done.exit, 0) << to << done.err;
+    EXPECT_TRUE(says(done.out, "not read: rng_state.pth: rng_state.numpy in it")) << done.out;
+    const Outcome screen = inspect({made});
+    EXPECT_TRUE(says(screen.out, "exp_avg 6, exp_avg_sq 6")) << screen.out;
+  }
+  for (const char* source : {"accelerate", "fsdp_sharded", "fsdp_full", "lightning"}) {
+    const std::string made = scratch / source;
+    const Outcome run =
+        run_program("ckpt-convert", {folders + source + "/data", made, "--to", "deepspeed"});
+    EXPECT_EQ(run.exit, 0) << source << run.err;
+    EXPECT_TRUE(says(inspect({made}).out, "exp_avg_sq")) << source;
+    const Outcome weights =
+        run_program("ckpt-convert", {folders + source + "/data", made + "-w", "--weights"});
+    EXPECT_EQ(weights.exit, 0) << source << weights.err;
+  }
+}
+
+TEST(InspectBeside, FoldersAreReadAndNotWritten) {
+  const ScratchDirectory scratch;
+  const Outcome run = run_program(
+      "ckpt-convert",
+      {std::string(EBB_FIXTURES) + "/folders/trainer/data", scratch / "t", "--to", "transformers"});
+  EXPECT_EQ(run.exit, 2) << run.err;
+  EXPECT_TRUE(says(run.err, "ckpt-convert reads transformers, and does not write it")) << run.err;
+}
+
 // Named themselves, weights are no less half of a save.
 TEST(InspectBeside, StatesBesideWeightsThatAreNamedThemselvesCountToo) {
   const ScratchDirectory scratch;
@@ -116,7 +157,7 @@ TEST(InspectBeside, StatesBesideWeightsThatAreNamedThemselvesCountToo) {
   lay_out(scratch / "run/step-1", {});
   copy("dcp/fsdp2_w1/data", scratch / "run/step-2");
   const std::pair<const char*, const char*> cases[] = {
-      {"trainer/model.safetensors", "beside them in optimizer.pt"},
+      {"trainer/model.safetensors", "beside them in muon_optim.pt"},
       {"fsdp/pytorch_model_fsdp_0", "beside them in ../optimizer_0/"},
       {"automodel/model", "beside them in ../optim/"},
       {"automodel/model/", "beside them in ../optim/"}};
@@ -179,16 +220,16 @@ TEST(InspectBeside, FoldersBesideAreNamedAsWhatTheyAre) {
   EXPECT_TRUE(says(run.out, "runs/: nothing trained\n")) << run.out;
 }
 
-// Lightning's meta.pt lies beside .metadata, another tag beside the one that `latest` names.
+// A rank's own state lies beside .metadata, another tag beside the one that `latest` names.
 TEST(InspectBeside, NothingBesideAnyFormatGoesUnnamed) {
   const ScratchDirectory scratch;
   copy("dcp/fsdp2_w1/data", scratch / "x.ckpt");
-  write(scratch / "x.ckpt/meta.pt");
+  write(scratch / "x.ckpt/extra_state.pt");
   write(scratch / "x.ckpt/__9_0.distcp");
   const Outcome lightning = inspect({scratch / "x.ckpt"});
-  EXPECT_TRUE(says(lightning.out, "meta.pt: what the job keeps")) << lightning.out;
+  EXPECT_TRUE(says(lightning.out, "extra_state.pt: what the job keeps")) << lightning.out;
   EXPECT_TRUE(says(lightning.out, "__9_0.distcp is referred to by nothing")) << lightning.out;
-  EXPECT_TRUE(says(inspect({scratch / "x.ckpt", "--explain-resume", "1"}).out, "meta.pt"));
+  EXPECT_TRUE(says(inspect({scratch / "x.ckpt", "--explain-resume", "1"}).out, "extra_state.pt"));
 
   copy("deepspeed/z2_adam_fp32_w3/data", scratch / "ds");
   write(scratch / "ds/global_step1/mp_rank_00_model_states.pt", "PK");
@@ -214,7 +255,8 @@ TEST(InspectBeside, OfAWholeCheckpointNothingIsBeside) {
         "deepspeed/universal_z1_adamw/data", "deepspeed/universal_z3_adamw/data",
         "megatron/muon_distopt_tp2_dp2/data", "megatron/fsdp_uneven_w3_muon/data",
         "megatron/legacy012_flattened_tp2_dp2/data", "safetensors/dcp_hf_index/data",
-        "safetensors/dcp_hf_sharded_w3/data", "ebb/v1_w2/data", "torch/muon_adamw_state/data"}) {
+        "safetensors/dcp_hf_sharded_w3/data", "ebb/v1_w2/data", "torch/muon_adamw_state/data",
+        "folders/fsdp_sharded/data", "folders/lightning/data"}) {
     const Outcome run = inspect({whole});
     EXPECT_EQ(run.exit, 0) << whole << run.err;
     EXPECT_FALSE(says(run.out, "  beside ")) << run.out;

@@ -212,14 +212,35 @@ TEST(InspectRecognition, AFolderOfFsdpThroughAccelerateNamesItsTwoHalves) {
 
 TEST(InspectRecognition, AnOptimizerBesideAModelIsNoChoice) {
   const ScratchDirectory scratch;
-  for (const char* file : {"pytorch_model_fsdp.bin", "optimizer.bin", "scheduler.pt",
-                           "rng_state_0.pth", "training_args.bin"})
-    save_torch(scratch / file);
-  const Outcome run = inspect({scratch.path()});
+  copy("folders/fsdp_full/data", scratch / "c");
+  const Outcome run = inspect({scratch / "c"});
   EXPECT_EQ(run.exit, 0) << run.err;
-  EXPECT_TRUE(says(run.out, "optimizer.bin: an optimizer's states")) << run.out;
-  fs::remove(scratch / "pytorch_model_fsdp.bin");
-  EXPECT_EQ(inspect({scratch.path()}).exit, 0) << "the only one there is";
+  EXPECT_TRUE(says(run.out, ": accelerate-fsdp, ")) << run.out;
+  fs::remove(scratch / "c/pytorch_model_fsdp.bin");
+  EXPECT_EQ(inspect({scratch / "c"}).exit, 0) << "the only one there is";
+}
+
+// Of transformers' Trainer: by steps, and one that is torn is not whole.
+TEST(InspectRecognition, AParentOfTrainersFoldersNamesTheNewestWholeOne) {
+  const ScratchDirectory scratch;
+  for (const char* name : {"out/checkpoint-9", "out/checkpoint-10", "other/checkpoint-11"})
+    copy("folders/trainer/data", scratch / name);
+  for (const char* number : {"9", "10"})
+    write(scratch / ("out/checkpoint-" + std::string(number) + "/trainer_state.json"),
+          "{\"global_step\": " + std::string(number) + "}");
+  expect_refused(scratch / "out", 2,
+                 "2 lie below it: checkpoint-9, checkpoint-10\nhint: the newest that is whole: " +
+                     scratch / "out/checkpoint-10 (step 10)");
+  fs::resize_file(scratch / "out/checkpoint-10/optimizer.pt", 100);
+  expect_refused(scratch / "out", 2, "whole: " + scratch / "out/checkpoint-9 (step 9)");
+  expect_refused(scratch / "out/checkpoint-10", 3, "optimizer.pt:");
+  expect_refused(scratch / "out/checkpoint-10", 3, "beside it: " + scratch / "out/checkpoint-9");
+  // A save that died before its optimizer is of another format, and of the same run.
+  fs::remove(scratch / "out/checkpoint-10/optimizer.pt");
+  expect_refused(scratch / "out", 2,
+                 "optimizer's states: " + scratch / "out/checkpoint-9 (step 9)");
+  fs::remove(scratch / "out/checkpoint-9/scheduler.pt");
+  EXPECT_FALSE(says(inspect({scratch / "out"}).err, "other")) << "a neighbour's";
 }
 
 TEST(InspectRecognition, AMixedFolderIsListedByFormatAndNoneIsPicked) {
@@ -251,7 +272,7 @@ TEST(InspectRecognition, StatesBesideTheWeightsCountForTheHint) {
                       bytes_of<float>({1, 2}), "a.weight");
   }
   for (const char* name : {"checkpoint-9", "checkpoint-10"})
-    write(scratch / (std::string(name) + "/optimizer.pt"));
+    write(scratch / (std::string(name) + "/muon_optim.pt"));
   expect_refused(scratch.path(), 2, "optimizer's states: " + scratch / "checkpoint-10");
 }
 

@@ -1,0 +1,271 @@
+#include <algorithm>
+#include <array>
+#include <iterator>
+#include <set>
+
+#include "ebb/formats/catalog/key_path.h"
+#include "ebb/formats/catalog/resume.h"
+#include "ebb/formats/core/folder_tree.h"
+#include "ebb/formats/core/json_text.h"
+#include "ebb/formats/core/sha256.h"
+#include "ebb/formats/core/units.h"
+#include "ebb/formats/dcp/dcp.h"
+#include "ebb/formats/folders/fit.h"
+#include "ebb/formats/folders/folders.h"
+#include "ebb/formats/folders/joined.h"
+#include "ebb/formats/folders/layout.h"
+#include "ebb/formats/folders/part_tree.h"
+#include "ebb/formats/folders/trainer_state.h"
+#include "ebb/formats/pickle/known_globals.h"
+#include "ebb/formats/safetensors/safetensors.h"
+#include "ebb/formats/state_dict/names.h"
+#include "ebb/formats/state_dict/numbers.h"
+#include "ebb/formats/state_dict/small_tensors.h"
+#include "ebb/formats/torch_save/torch_save.h"
+
+namespace ebb::formats {
+namespace folders {
+namespace {
+
+constexpr std::uint64_t kMostOfAJobsTensor = 64 * KiB;  // random numbers of a GPU or a CPU have 5
+
+std::string_view name_of(FolderKind kind) {
+  constexpr std::string_view kNames[] = {"transformers", "accelerate", "accelerate-fsdp",
+                                         "lightning"};
+  return kNames[static_cast<std::size_t>(kind)];
+}
+
+std::vector<Part> parts_in(FolderKind kind, const SourceTree& tree) {
+  switch (kind) {
+    case FolderKind::trainer:
+      return trainer_parts(tree);
+    case FolderKind::accelerate:
+      return accelerate_parts(tree);
+    case FolderKind::fsdp:
+      return fsdp_parts(tree);
+    case FolderKind::lightning:
+      return lightning_parts(tree);
+  }
+  return {};
+}
+
+bool holds_object(const Value& value) {
+  return value.kind == Value::Kind::object || std::ranges::any_of(value.items, holds_object) ||
+         std::ranges::any_of(value.entries, [](const auto& entry) {
+           return holds_object(entry.first) || holds_object(entry.second);
+         });
+}
+
+// A tensor among what a job keeps is no parameter: it is a value with the elements.
+Result<Value> as_value(const Checkpoint& checkpoint, const TensorEntry& tensor) {
+  Value value;
+  value.kind = Value::Kind::tensor;
+  value.dtype = tensor.dtype;
+  value.raw.resize(volume(tensor.shape) * bytes_of(tensor.dtype));
+  if (!value.raw.empty()) EBB_TRY(checkpoint.read(tensor, tensor.chunks.front(), 0, value.raw));
+  value.text = sha256_hex(value.raw);
+  for (const std::uint64_t extent : tensor.shape)
+    value.items.push_back(Value::of_int(static_cast<std::int64_t>(extent)));
+  return value;
+}
+
+bool can_be_value(const TensorEntry& tensor) {
+  return tensor.chunks.size() == 1 && bits_of(tensor.dtype) % 8 == 0 &&
+         volume(tensor.shape) * bytes_of(tensor.dtype) <= kMostOfAJobsTensor;
+}
+
+class Describer {
+ public:
+  Describer(FolderKind kind, std::shared_ptr<const SourceTree> tree)
+      : kind_(kind), tree_(std::move(tree)), whole_(std::make_unique<JoinedCheckpoint>()) {}
+
+  Result<std::unique_ptr<Checkpoint>> run() {
+    const std::vector<Part> parts = parts_in(kind_, *tree_);
+    catalog().format = name_of(kind_);
+    for (const Part& part : parts) {
+      auto added = part.bytes == Part::Bytes::json ? add_state(part) : add(part);
+      if (!added) return with_way_out(std::move(added).error(), part, parts);
+    }
+    EBB_TRY(name_all(parts));
+    summarize();
+    return std::unique_ptr<Checkpoint>(std::move(whole_));
+  }
+
+ private:
+  Catalog& catalog() { return whole_->building(); }
+
+  // What is damaged hides nothing from whoever names the model alone.
+  static Error with_way_out(Error error, const Part& part, const std::vector<Part>& parts) {
+    if (part.kind == Part::Kind::model || parts.front().place() == ".metadata") return error;
+    error.hint += compose("{}{} beside it, named itself, is read without it",
+                          error.hint.empty() ? "" : "; ", printable(parts.front().place()));
+    return error;
+  }
+
+  Result<> add_state(const Part& part) {
+    EBB_TRY_ASSIGN(const auto source, tree_->open(part.files.front()));
+    EBB_TRY_ASSIGN(auto values, read_trainer_state(*source));
+    std::ranges::move(values, std::back_inserter(catalog().values));
+    whole_->add_file({part.files.front(), source->size(), std::nullopt});
+    return {};
+  }
+
+  Result<std::unique_ptr<Checkpoint>> described(const Part& part) const {
+    if (part.bytes == Part::Bytes::dcp) return describe_dcp(folder_of(tree_, part.folder));
+    const std::string root(tree_->root());
+    if (part.bytes == Part::Bytes::safetensors)
+      return describe_safetensors(tree_of(tree_, part.files, root));
+    // One file, named itself, is read whatever it is called.
+    const std::string file = compose("{}/{}", root, part.files.front());
+    const auto files = tree_of(tree_, part.files, part.files.size() == 1 ? file : root);
+    if (!detect_torch(*files))
+      return Error{Code::corrupt, compose("{}:0: neither a zip archive nor a stream of torch.save: "
+                                          "torn, or another file under its name",
+                                          printable(file, 1000))};
+    return describe_torch(files);
+  }
+
+  Result<> add(const Part& part) {
+    EBB_TRY_ASSIGN(auto read, described(part));
+    const Catalog& its = read->catalog();
+    if (catalog().producer.empty() || part.bytes != Part::Bytes::safetensors)
+      if (part.kind != Part::Kind::job) catalog().producer = its.producer;
+    if (part.kind == Part::Kind::model) take_model(part, its);
+    take_notes(part, its);
+    const bool dcp = part.bytes == Part::Bytes::dcp;
+    const std::size_t tensors = catalog().tensors.size();
+    const std::size_t values = catalog().values.size();
+    const std::string word = part.kind == Part::Kind::model ? "model" : "optimizer";
+    whole_->add(std::move(read), {part.key, dcp && !part.key.empty() ? word : "", part.folder});
+    if (part.bytes == Part::Bytes::safetensors) take_header(part, values);
+    if (part.kind != Part::Kind::job) return {};
+    EBB_TRY(take_tensors(tensors));
+    leave_objects(part, values);
+    return {};
+  }
+
+  // Of one torch.save file alone it is known that its order is the model's.
+  void take_model(const Part& part, const Catalog& its) {
+    models_ += 1;
+    const bool one_file = part.bytes == Part::Bytes::torch_save && its.files.size() == 1;
+    catalog().listed = one_file && models_ == 1 ? ListOrder::of_the_model : ListOrder::unknown;
+    catalog().partition = its.partition;
+  }
+
+  // "format": "pt" says who wrote the file; other texts of its header are none of the model's.
+  void take_header(const Part& part, std::size_t first) {
+    auto& values = catalog().values;
+    const auto begin = values.begin() + static_cast<std::ptrdiff_t>(first);
+    values.erase(std::remove_if(begin, values.end(),
+                                [&](const ValueEntry& value) {
+                                  return is_word(value.path.back(), "format") &&
+                                         value.value.text == "pt";
+                                }),
+                 values.end());
+    for (std::size_t i = first; i < values.size(); ++i) {
+      values[i].path.front() = part.key + "_metadata";
+      values[i].key = joined(values[i].path);
+    }
+  }
+
+  // Names and parts are found anew in the whole; of a job's files nothing but their values counts.
+  void take_notes(const Part& part, const Catalog& its) {
+    if (part.kind == Part::Kind::job) return;
+    for (const std::string& note : its.notes) {
+      const bool unclear = std::ranges::find(its.parts.unclear, note) != its.parts.unclear.end();
+      if (!unclear && !note.starts_with(kInferredNames))
+        catalog().notes.push_back(note.starts_with(part.place())
+                                      ? note
+                                      : compose("{}: {}", printable(part.place()), note));
+    }
+  }
+
+  Result<> take_tensors(std::size_t first) {
+    std::vector<TensorEntry> rest;
+    for (std::size_t i = first; i < catalog().tensors.size(); ++i) {
+      TensorEntry& tensor = catalog().tensors[i];
+      if (!can_be_value(tensor)) {
+        rest.push_back(std::move(tensor));
+        continue;
+      }
+      EBB_TRY_ASSIGN(Value value, as_value(*whole_, tensor));
+      catalog().values.push_back({*tensor.key, tensor.path, std::move(value)});
+    }
+    catalog().tensors.resize(first);
+    std::ranges::move(rest, std::back_inserter(catalog().tensors));
+    return {};
+  }
+
+  // Objects of Python's - numpy's random numbers - are known by name alone, so no other format can
+  // hold them: they stay behind, and that is said. Names that are not known stay, to be refused.
+  void leave_objects(const Part& part, std::size_t first) {
+    std::set<std::string> names;
+    auto& values = catalog().values;
+    const auto begin = values.begin() + static_cast<std::ptrdiff_t>(first);
+    values.erase(std::remove_if(begin, values.end(),
+                                [&](const ValueEntry& value) {
+                                  const bool left =
+                                      holds_object(value.value) && unsafe_part(value.value).empty();
+                                  if (left) names.insert(value.key);
+                                  return left;
+                                }),
+                 values.end());
+    if (names.empty()) return;
+    catalog().beside.push_back(
+        {.path = part.files.front(),
+         .what = compose("{} in it {} of Python's", some_of({names.begin(), names.end()}),
+                         names.size() == 1 ? "is an object" : "are objects"),
+         .role = BesideEntry::Role::unknown});
+  }
+
+  // The parts are known by their files; within them names are found as in any state dict.
+  Result<> name_all(const std::vector<Part>& parts) {
+    PartsSaid said;
+    for (const Part& part : parts) {
+      const std::string below = part.key + ".";
+      const auto holds = [&](const TensorEntry& tensor) { return tensor.key->starts_with(below); };
+      if (part.kind == Part::Kind::model && !part.key.empty() &&
+          std::ranges::any_of(catalog().tensors, holds))
+        said.models.push_back(part.key);
+    }
+    std::vector<UnreadEntry> unread = std::move(catalog().unread);
+    catalog().unread.clear();
+    const std::size_t read = catalog().tensors.size();
+    for (const UnreadEntry& entry : unread) catalog().tensors.push_back(as_tensor(entry));
+    EBB_TRY(name_contents(catalog(), said, values_in_tensors(*whole_)));
+    for (std::size_t i = 0; i < unread.size(); ++i) {
+      TensorEntry& named = catalog().tensors[read + i];
+      unread[i].name = std::move(named.name);
+      unread[i].state = std::move(named.state);
+    }
+    catalog().tensors.resize(read);
+    catalog().unread = std::move(unread);
+    return {};
+  }
+
+  void summarize() {
+    const std::size_t ranks = ranks_with_random_numbers(*tree_);
+    catalog().world = std::max(catalog().world, static_cast<std::uint32_t>(ranks));
+    if (kind_ == FolderKind::lightning) return;
+    if (const Fit fit = fit_of(catalog()); !fit.fits()) catalog().notes.push_back(fit.why());
+  }
+
+  FolderKind kind_;
+  std::shared_ptr<const SourceTree> tree_;
+  std::unique_ptr<JoinedCheckpoint> whole_;
+  std::size_t models_ = 0;
+};
+
+}  // namespace
+}  // namespace folders
+
+bool detect_folder(FolderKind kind, const SourceTree& tree) {
+  return !folders::parts_in(kind, tree).empty();
+}
+
+Result<std::unique_ptr<Checkpoint>> describe_folder(FolderKind kind,
+                                                    std::shared_ptr<const SourceTree> tree) {
+  return folders::Describer(kind, std::move(tree)).run();
+}
+
+}  // namespace ebb::formats

@@ -1,0 +1,37 @@
+// Which files of a folder are which part of a save that transformers' Trainer, accelerate or
+// Lightning laid out, told by names alone. Internal to formats/folders.
+#pragma once
+
+#include <cstddef>
+#include <string>
+#include <vector>
+
+#include "ebb/formats/core/byte_source.h"
+
+namespace ebb::formats::folders {
+
+struct Part {
+  enum class Kind : std::uint8_t { model, optimizer, job };
+  enum class Bytes : std::uint8_t { safetensors, torch_save, dcp, json };
+  Kind kind = Kind::job;
+  Bytes bytes = Bytes::torch_save;
+  std::string key;  // of the joined state dict, below which it lies; "": at its top
+  // Of DCP: the folder that is one; "": the tree itself.
+  std::string folder;
+  std::vector<std::string> files;
+  // For people: the folder, or the first of the files.
+  std::string place() const { return folder.empty() ? files.front() : folder; }
+};
+
+// In the order in which they are read, models first; empty: the folder is no such save. A save of
+// Trainer or accelerate has both a model and an optimizer. What every rank writes is read of the
+// first 64 ranks.
+std::vector<Part> trainer_parts(const SourceTree& tree);  // with trainer_state.json, or unsigned
+std::vector<Part> accelerate_parts(const SourceTree& tree);
+std::vector<Part> fsdp_parts(const SourceTree& tree);
+std::vector<Part> lightning_parts(const SourceTree& tree);
+
+// How many ranks left a file of their random numbers; 0: none.
+std::size_t ranks_with_random_numbers(const SourceTree& tree);
+
+}  // namespace ebb::formats::folders

@@ -1,0 +1,87 @@
+// Sources: transformers 5.24's trainer.py (_load_from_checkpoint, _load_optimizer_and_scheduler,
+// _load_rng_state), accelerate 1.15's checkpointing.py and utils/fsdp_utils.py, Lightning 2.6's
+// strategies/fsdp.py.
+#include <algorithm>
+#include <array>
+
+#include "ebb/formats/folders/fit.h"
+#include "ebb/formats/folders/folders.h"
+
+namespace ebb::formats {
+namespace {
+
+bool has_file(const Catalog& catalog, std::string_view name) {
+  return std::ranges::find(catalog.files, name, &FileEntry::name) != catalog.files.end();
+}
+
+bool does_not_fit(const ResumeQuestion& question) {
+  return !folders::fit_of(question.catalog).fits();
+}
+std::string why_not(const ResumeQuestion& question) {
+  return folders::fit_of(question.catalog).why();
+}
+
+// accelerate alone keeps no such file, and takes the scheduler's as it comes.
+bool is_trainers(const Catalog& catalog) { return has_file(catalog, "trainer_state.json"); }
+
+bool lacks_state(const ResumeQuestion& question) { return !is_trainers(question.catalog); }
+
+bool lacks_scheduler(const ResumeQuestion& question) {
+  return is_trainers(question.catalog) && !has_file(question.catalog, "scheduler.pt");
+}
+
+using Says = ResumeRule::Says;
+constexpr ResumeRule kOfTwoModels{.says = Says::no, .applies = does_not_fit, .tell = why_not};
+constexpr ResumeRule kNoScheduler{
+    Says::no, lacks_scheduler,
+    "scheduler.pt is missing: Trainer then loads the optimizer's states neither, and goes on with "
+    "a new optimizer without a word"};
+constexpr ResumeRule kOtherWorld{
+    Says::note, [](const ResumeQuestion& question) { return !same_world(question); },
+    "random numbers were kept for {saved}: a rank without a file of its own starts others"};
+
+constexpr std::array kTrainer = {
+    kOfTwoModels,
+    ResumeRule{Says::no, lacks_state,
+               "trainer_state.json is missing, without which Trainer does not resume"},
+    kNoScheduler,
+    ResumeRule{Says::yes, always,
+               "the model and its optimizer lie here; each of {wanted} loads both whole"},
+    kOtherWorld,
+};
+constexpr std::array kAccelerate = {
+    kOfTwoModels,
+    ResumeRule{Says::yes, always,
+               "the model and its optimizer lie here; each of {wanted} loads both whole"},
+    kOtherWorld,
+};
+constexpr std::array kFsdp = {
+    kOfTwoModels,
+    kNoScheduler,
+    ResumeRule{Says::yes, always,
+               "the model and its optimizer lie here; each of {wanted} reads, or is sent, its part "
+               "of both"},
+    kOtherWorld,
+};
+constexpr std::array kLightning = {
+    ResumeRule{Says::yes, always,
+               "each of {wanted} reads its part of every tensor, and meta.pt whole"},
+};
+
+}  // namespace
+
+ResumeRules folder_resume(FolderKind kind) {
+  switch (kind) {
+    case FolderKind::trainer:
+      return {"transformers' Trainer", kTrainer};
+    case FolderKind::accelerate:
+      return {"accelerate's load_state", kAccelerate};
+    case FolderKind::fsdp:
+      return {"a job with FSDP through accelerate", kFsdp};
+    case FolderKind::lightning:
+      return {"Lightning's FSDPStrategy", kLightning};
+  }
+  return {};
+}
+
+}  // namespace ebb::formats

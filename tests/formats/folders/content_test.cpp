@@ -1,0 +1,127 @@
+// Weights, states, settings and what the job keeps, of each folder as one checkpoint, bit for bit.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+
+#include "ebb/formats/registry.h"
+#include "ebb/formats/state_dict/names.h"
+#include "tests/formats/folders/folders_fixtures.h"
+
+namespace ebb {
+namespace {
+
+using folders_test::digests_in;
+using folders_test::load;
+using folders_test::truth_of;
+
+// In the order in which Trainer gave them to the optimizer: tests/fixtures/folders/trainer/names.
+const std::vector<std::string> kNames = {"emb.weight",  "b.weight", "a.weight",
+                                         "head.weight", "b.bias",   "head.bias"};
+
+std::unique_ptr<Checkpoint> read_folder(std::string_view name, std::string_view format,
+                                        const formats::PartsSaid& said = {}) {
+  auto checkpoint = formats::describe(load(name), said);
+  EXPECT_TRUE(checkpoint) << name << (checkpoint ? "" : checkpoint.error().message);
+  if (!checkpoint) return nullptr;
+  EXPECT_EQ((*checkpoint)->catalog().format, format);
+  EXPECT_TRUE(prove_coverage((*checkpoint)->catalog())) << name;
+  return *std::move(checkpoint);
+}
+
+const Value* value_of(const Catalog& catalog, std::string_view key) {
+  const auto found = std::ranges::find(catalog.values, key, &ValueEntry::key);
+  return found == catalog.values.end() ? nullptr : &found->value;
+}
+
+bool has_note(const Catalog& catalog, std::string_view part) {
+  return std::ranges::any_of(
+      catalog.notes, [&](const std::string& note) { return note.find(part) != std::string::npos; });
+}
+
+TEST(FoldersContent, IsThatOfTheFrameworkWhereNamesAreRecorded) {
+  for (const auto& [name, format] :
+       {std::pair("accelerate", "accelerate"), std::pair("fsdp_sharded", "accelerate-fsdp"),
+        std::pair("fsdp_full", "accelerate-fsdp"), std::pair("lightning", "lightning")}) {
+    const auto checkpoint = read_folder(name, format);
+    ASSERT_NE(checkpoint, nullptr);
+    EXPECT_EQ(digests_in(*checkpoint), truth_of(name)) << name;
+    EXPECT_TRUE(formats::mere_numbers(checkpoint->catalog()).empty());
+    ASSERT_EQ(checkpoint->catalog().groups.size(), 1u);
+    EXPECT_EQ(checkpoint->catalog().groups.front().optimizer, "adamw");
+  }
+}
+
+TEST(FoldersContent, OfTrainerHasTheNamesThatAreSaid) {
+  formats::PartsSaid said;
+  said.names = kNames;
+  for (const char* name : {"trainer", "trainer_cut", "trainer_bin"}) {
+    const auto checkpoint = read_folder(name, "transformers", said);
+    ASSERT_NE(checkpoint, nullptr);
+    EXPECT_EQ(digests_in(*checkpoint), truth_of(name)) << name;
+    EXPECT_EQ(checkpoint->catalog().groups.at(1).params,
+              (std::vector<std::string>{"b.bias", "head.bias"}));
+  }
+  said.names = std::vector<std::string>(kNames.rbegin(), kNames.rend());
+  EXPECT_FALSE(formats::describe(load("trainer"), said)) << "shapes that do not fit";
+}
+
+// safetensors is sorted by name: its order says nothing, and of two matrices of one shape nothing
+// tells which is which. A torch.save file has the model's order.
+TEST(FoldersContent, OfTrainerKeepsItsNumbersWhereNothingDecidesTheNames) {
+  for (const char* name : {"trainer", "trainer_cut"}) {
+    const auto checkpoint = read_folder(name, "transformers");
+    ASSERT_NE(checkpoint, nullptr);
+    EXPECT_EQ(formats::mere_numbers(checkpoint->catalog()).size(), kNames.size()) << name;
+    EXPECT_TRUE(has_note(checkpoint->catalog(), "6 parameters of an optimizer are numbers"));
+  }
+  const auto ordered = read_folder("trainer_bin", "transformers");
+  ASSERT_NE(ordered, nullptr);
+  EXPECT_EQ(ordered->catalog().groups.at(0).params,
+            (std::vector<std::string>{"emb.weight", "b.weight", "a.weight", "head.weight"}));
+  EXPECT_EQ(ordered->catalog().groups.at(1).params,
+            (std::vector<std::string>{"optimizer.4", "optimizer.5"}))
+      << "two biases are alike, and one of them is frozen";
+  EXPECT_TRUE(has_note(ordered->catalog(), "are by order, not recorded"));
+}
+
+TEST(FoldersContent, HasStepSchedulerAndRandomNumbersAsValues) {
+  const auto trainer = read_folder("trainer", "transformers");
+  ASSERT_NE(trainer, nullptr);
+  const Catalog& catalog = trainer->catalog();
+  EXPECT_EQ(catalog.step, 2);
+  ASSERT_NE(value_of(catalog, "scheduler.last_epoch"), nullptr);
+  EXPECT_EQ(value_of(catalog, "scheduler.last_epoch")->integer, 2);
+  ASSERT_NE(value_of(catalog, "rng_state.cpu"), nullptr);
+  EXPECT_EQ(value_of(catalog, "rng_state.cpu")->raw.size(), 5056u) << "no parameter called cpu";
+  EXPECT_EQ(value_of(catalog, "rng_state.numpy"), nullptr) << "an object that nobody can hold";
+  const auto said = std::ranges::find(catalog.beside, "rng_state.pth", &formats::BesideEntry::path);
+  ASSERT_NE(said, catalog.beside.end());
+  EXPECT_NE(said->what.find("rng_state.numpy"), std::string::npos);
+  EXPECT_NE(std::ranges::find(catalog.files, "trainer_state.json", &formats::FileEntry::name),
+            catalog.files.end());
+}
+
+// Python writes NaN into JSON.
+TEST(FoldersContent, ALossThatIsNoNumberIsRead) {
+  const auto checkpoint = read_folder("fsdp_sharded", "accelerate-fsdp");
+  ASSERT_NE(checkpoint, nullptr);
+  const Value* log = value_of(checkpoint->catalog(), "trainer_state.log_history");
+  ASSERT_NE(log, nullptr);
+  EXPECT_EQ(to_json(*log), R"([{"loss": {"$float": "nan"}, "step": 1}])");
+  EXPECT_EQ(checkpoint->catalog().world, 2u);
+}
+
+TEST(FoldersContent, OfLightningHasWhatMetaPtSays) {
+  const auto checkpoint = read_folder("lightning", "lightning");
+  ASSERT_NE(checkpoint, nullptr);
+  const Catalog& catalog = checkpoint->catalog();
+  EXPECT_EQ(catalog.step, 2);
+  ASSERT_NE(value_of(catalog, "epoch"), nullptr);
+  EXPECT_EQ(value_of(catalog, "epoch")->integer, 1);
+  ASSERT_NE(value_of(catalog, "hyper_parameters.lr"), nullptr);
+  EXPECT_EQ(value_of(catalog, "hyper_parameters.lr")->real, 0.01);
+  EXPECT_TRUE(catalog.beside.empty());
+}
+
+}  // namespace
+}  // namespace ebb
