@@ -4,6 +4,7 @@
 #include <set>
 
 #include "ebb/formats/catalog/key_path.h"
+#include "ebb/formats/catalog/known_files.h"
 #include "ebb/formats/catalog/resume.h"
 #include "ebb/formats/core/folder_tree.h"
 #include "ebb/formats/core/json_text.h"
@@ -87,6 +88,7 @@ class Describer {
       if (!added) return with_way_out(std::move(added).error(), part, parts);
     }
     EBB_TRY(name_all(parts));
+    name_unrecognised(parts);
     summarize();
     return std::unique_ptr<Checkpoint>(std::move(whole_));
   }
@@ -211,8 +213,16 @@ class Describer {
                                 }),
                  values.end());
     if (names.empty()) return;
+    const std::string& file = part.files.front();
+    const auto alike = std::ranges::find_if(catalog().beside, [&](const BesideEntry& entry) {
+      return without_numbers(entry.path) == without_numbers(file);
+    });
+    if (alike != catalog().beside.end()) {
+      ++alike->count;
+      return;
+    }
     catalog().beside.push_back(
-        {.path = part.files.front(),
+        {.path = file,
          .what = compose("{} in it {} of Python's", some_of({names.begin(), names.end()}),
                          names.size() == 1 ? "is an object" : "are objects"),
          .role = BesideEntry::Role::unknown});
@@ -241,6 +251,24 @@ class Describer {
     catalog().tensors.resize(read);
     catalog().unread = std::move(unread);
     return {};
+  }
+
+  // A file that is called an optimizer's and holds none is said to be one all the same: whoever
+  // converts the folder would start a new optimizer.
+  void name_unrecognised(const std::vector<Part>& parts) {
+    for (const Part& part : parts) {
+      const auto lies_in = [&](const StateDictOptimizer& one) {
+        const std::string at = text_of(one.at);
+        return at == part.key || at.starts_with(part.key + ".");
+      };
+      if (part.kind != Part::Kind::optimizer ||
+          std::ranges::any_of(catalog().parts.optimizers, lies_in))
+        continue;
+      catalog().beside.push_back({.path = part.place(),
+                                  .what = "read, but no optimizer is recognised in it",
+                                  .holds_states = true,
+                                  .role = BesideEntry::Role::states});
+    }
   }
 
   void summarize() {

@@ -65,7 +65,8 @@ std::optional<formats::PartOfSave> part_at(const fs::path& path, const Catalog& 
 // accelerate keeps pytorch_model_fsdp_0/ and optimizer_0/ side by side.
 std::vector<formats::BesideEntry> states_around(const fs::path& path, const Catalog& catalog) {
   std::vector<formats::BesideEntry> found;
-  const bool known = std::ranges::any_of(catalog.beside, &formats::BesideEntry::holds_states);
+  const bool known = std::ranges::any_of(catalog.beside, &formats::BesideEntry::holds_states) ||
+                     formats::format_of(catalog).traits().parts == formats::Parts::files;
   if (known || !formats::weights_only({catalog})) return found;
   std::error_code code;
   const std::string up = fs::is_directory(path, code) ? "../" : "";

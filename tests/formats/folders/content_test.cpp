@@ -13,6 +13,7 @@ namespace {
 using folders_test::digests_in;
 using folders_test::load;
 using folders_test::truth_of;
+using formats::compose;
 
 // In the order in which Trainer gave them to the optimizer: tests/fixtures/folders/trainer/names.
 const std::vector<std::string> kNames = {"emb.weight",  "b.weight", "a.weight",
@@ -99,6 +100,22 @@ TEST(FoldersContent, HasStepSchedulerAndRandomNumbersAsValues) {
   EXPECT_NE(said->what.find("rng_state.numpy"), std::string::npos);
   EXPECT_NE(std::ranges::find(catalog.files, "trainer_state.json", &formats::FileEntry::name),
             catalog.files.end());
+}
+
+// Of each rank of a job there is one, and one line.
+TEST(FoldersContent, WhatIsLeftOfManyRanksFilesIsOneLine) {
+  const auto tree = load("trainer");
+  for (const char* rank : {"0", "1", "2"})
+    tree->add(compose("rng_state_{}.pth", rank), folders_test::bytes_in(*tree, "rng_state.pth"));
+  const auto read = formats::describe(folders_test::without(*tree, "rng_state.pth"));
+  ASSERT_TRUE(read) << read.error().message;
+  const Catalog& catalog = (*read)->catalog();
+  EXPECT_EQ(catalog.world, 3u);
+  EXPECT_NE(value_of(catalog, "rng_state_2.cpu"), nullptr);
+  const auto left =
+      std::ranges::find(catalog.beside, "rng_state_0.pth", &formats::BesideEntry::path);
+  ASSERT_NE(left, catalog.beside.end());
+  EXPECT_EQ(left->count, 3u);
 }
 
 // Python writes NaN into JSON.

@@ -94,5 +94,16 @@ TEST(FoldersMeaning, AnOptimizerOfAnotherModelIsSaidToBeOne) {
   EXPECT_FALSE(answer_of(without(*small, "")).resumable);
 }
 
+TEST(FoldersMeaning, AnOptimizersFileThatHoldsNoneIsNamed) {
+  const auto tree = load("trainer");
+  tree->bytes_of("optimizer.pt") = bytes_in(*tree, "scheduler.pt");
+  const auto read = formats::describe(without(*tree, ""));
+  ASSERT_TRUE(read) << read.error().message;
+  const auto& beside = (*read)->catalog().beside;
+  const auto found = std::ranges::find(beside, "optimizer.pt", &formats::BesideEntry::path);
+  ASSERT_NE(found, beside.end());
+  EXPECT_TRUE(found->holds_states) << "so that no conversion starts a new one without a word";
+}
+
 }  // namespace
 }  // namespace ebb
