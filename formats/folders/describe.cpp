@@ -265,7 +265,7 @@ class Describer {
           std::ranges::any_of(catalog().parts.optimizers, lies_in))
         continue;
       catalog().beside.push_back({.path = part.place(),
-                                  .what = "read, but no optimizer is recognised in it",
+                                  .what = "called an optimizer's, but none is recognised in it",
                                   .holds_states = true,
                                   .role = BesideEntry::Role::states});
     }

@@ -19,8 +19,23 @@ bool on_as_many_ranks(const ResumeQuestion& question) {
   return in_rank_files(question) && same_world(question);
 }
 
+// An optimizer's states alone, in a folder of transformers' Trainer.
+bool lacks_trainers_model(const ResumeQuestion& question) {
+  const Catalog& catalog = question.catalog;
+  const auto weighs = [](const TensorEntry& tensor) { return is_weight(tensor.state); };
+  return std::ranges::none_of(catalog.tensors, weighs) &&
+         std::ranges::find(catalog.beside, "trainer_state.json", &BesideEntry::path) !=
+             catalog.beside.end();
+}
+
 using Says = ResumeRule::Says;
 constexpr std::array kRules = {
+    ResumeRule{Says::no,
+               lacks_trainers_model,
+               "optimizer states alone: the model that transformers' Trainer lays beside them is "
+               "missing (model.safetensors, pytorch_model.bin)",
+               {},
+               {}},
     ResumeRule{Says::yes,
                on_as_many_ranks,
                "saved by as many ranks: each loads its own file, on the same device mesh",

@@ -76,6 +76,12 @@ TEST(FoldersMeaning, WithoutItsSchedulerTrainerStartsANewOptimizer) {
   EXPECT_FALSE(answer_of(without(*load("trainer"), "trainer_state.json")).resumable);
 }
 
+TEST(FoldersMeaning, WithoutItsModelNothingOfTrainerResumes) {
+  const auto answer = answer_of(without(*load("trainer"), "model.safetensors"));
+  EXPECT_FALSE(answer.resumable);
+  EXPECT_NE(answer.why.find("the model"), std::string::npos) << answer.why;
+}
+
 TEST(FoldersMeaning, AnOptimizerOfAnotherModelIsSaidToBeOne) {
   const auto mixed = load("trainer");
   mixed->bytes_of("optimizer.pt") = bytes_in(*load("accelerate"), "optimizer.bin");
