@@ -6,6 +6,7 @@
 #include "ebb/formats/registry.h"
 #include "ebb/formats/state_dict/names.h"
 #include "tests/formats/folders/folders_fixtures.h"
+#include "tests/support/safetensors_file.h"
 
 namespace ebb {
 namespace {
@@ -83,6 +84,27 @@ TEST(FoldersContent, OfTrainerKeepsItsNumbersWhereNothingDecidesTheNames) {
             (std::vector<std::string>{"optimizer.4", "optimizer.5"}))
       << "two biases are alike, and one of them is frozen";
   EXPECT_TRUE(has_note(ordered->catalog(), "are by order, not recorded"));
+}
+
+// Names that happen to sort as the optimizer's shapes go are no order of the model: of the two
+// alike nothing says which is which. What is alone of its shape in its group and in the model is
+// named.
+TEST(FoldersContent, SortedNamesThatFitByChanceAreNoOrder) {
+  const auto tree = load("trainer");
+  tree->bytes_of("model.safetensors") = test_support::safetensors_bytes(
+      R"({"a":{"dtype":"F32","shape":[7,4],"data_offsets":[0,112]},)"
+      R"("b":{"dtype":"F32","shape":[4,4],"data_offsets":[112,176]},)"
+      R"("c":{"dtype":"F32","shape":[4,4],"data_offsets":[176,240]},)"
+      R"("d":{"dtype":"F32","shape":[3,4],"data_offsets":[240,288]},)"
+      R"("e":{"dtype":"F32","shape":[4],"data_offsets":[288,304]},)"
+      R"("f":{"dtype":"F32","shape":[3],"data_offsets":[304,316]}})",
+      316);
+  const auto read = formats::describe(folders_test::without(*tree, ""));
+  ASSERT_TRUE(read) << read.error().message;
+  const auto& groups = (*read)->catalog().groups;
+  EXPECT_EQ(groups.at(0).params,
+            (std::vector<std::string>{"optimizer.0", "optimizer.1", "optimizer.2", "optimizer.3"}));
+  EXPECT_EQ(groups.at(1).params, (std::vector<std::string>{"e", "f"}));
 }
 
 TEST(FoldersContent, HasStepSchedulerAndRandomNumbersAsValues) {
