@@ -30,8 +30,7 @@ Result<std::string> about() {
   }
   json.close_list();
   json.open_list("formats");
-  for (const formats::Format* const format : formats::written_formats())
-    json.item(format->name());
+  for (const formats::Format* const format : formats::written_formats()) json.item(format->name());
   json.close_list();
   return json.whole();
 }
