@@ -121,8 +121,7 @@ Result<> check_not_flattened(const Weights& weights) {
                   "records neither their names nor their shapes",
                   printable(weight.name)),
           "save it as SHARDED_STATE_DICT or FULL_STATE_DICT; --to FORMAT without --weights "
-          "converts "
-          "it as it is"};
+          "converts it as it is"};
   return {};
 }
 

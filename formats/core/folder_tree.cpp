@@ -6,18 +6,15 @@
 namespace ebb::formats {
 namespace {
 
-class FolderTree : public SourceTree {
+class PartOfTree : public SourceTree {
  public:
-  FolderTree(std::shared_ptr<const SourceTree> tree, const std::string& folder)
+  // `prefix`: of the entries' names in the whole tree. REQUIRES: entries are sorted.
+  PartOfTree(std::shared_ptr<const SourceTree> tree, std::string prefix, std::string root,
+             std::vector<Entry> entries)
       : tree_(std::move(tree)),
-        prefix_(folder + "/"),
-        root_(compose("{}/{}", tree_->root(), folder)) {
-    // Entries are sorted, so those below one folder stand together.
-    const auto& all = tree_->entries();
-    for (auto entry = std::ranges::lower_bound(all, prefix_, {}, &Entry::name);
-         entry != all.end() && entry->name.starts_with(prefix_); ++entry)
-      entries_.push_back({entry->name.substr(prefix_.size()), entry->size});
-  }
+        prefix_(std::move(prefix)),
+        root_(std::move(root)),
+        entries_(std::move(entries)) {}
   std::string_view root() const override { return root_; }
   const std::vector<Entry>& entries() const override { return entries_; }
   Result<std::shared_ptr<const ByteSource>> open(std::string_view name) const override {
@@ -50,7 +47,25 @@ class FolderTree : public SourceTree {
 std::shared_ptr<const SourceTree> folder_of(std::shared_ptr<const SourceTree> tree,
                                             const std::string& folder) {
   if (folder.empty()) return tree;
-  return std::make_shared<FolderTree>(std::move(tree), folder);
+  std::string prefix = folder + "/", root = compose("{}/{}", tree->root(), folder);
+  std::vector<SourceTree::Entry> entries;
+  // Entries are sorted, so those below one folder stand together.
+  const auto& all = tree->entries();
+  for (auto entry = std::ranges::lower_bound(all, prefix, {}, &SourceTree::Entry::name);
+       entry != all.end() && entry->name.starts_with(prefix); ++entry)
+    entries.push_back({entry->name.substr(prefix.size()), entry->size});
+  return std::make_shared<PartOfTree>(std::move(tree), std::move(prefix), std::move(root),
+                                      std::move(entries));
+}
+
+std::shared_ptr<const SourceTree> files_of(std::shared_ptr<const SourceTree> tree,
+                                           const std::vector<std::string>& files,
+                                           std::string root) {
+  std::vector<SourceTree::Entry> entries;
+  for (const std::string& file : files)
+    if (const SourceTree::Entry* entry = tree->find(file)) entries.push_back(*entry);
+  std::ranges::sort(entries, {}, &SourceTree::Entry::name);
+  return std::make_shared<PartOfTree>(std::move(tree), "", std::move(root), std::move(entries));
 }
 
 }  // namespace ebb::formats

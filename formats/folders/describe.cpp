@@ -15,7 +15,6 @@
 #include "ebb/formats/folders/folders.h"
 #include "ebb/formats/folders/joined.h"
 #include "ebb/formats/folders/layout.h"
-#include "ebb/formats/folders/part_tree.h"
 #include "ebb/formats/folders/trainer_state.h"
 #include "ebb/formats/pickle/known_globals.h"
 #include "ebb/formats/safetensors/safetensors.h"
@@ -116,10 +115,10 @@ class Describer {
     if (part.bytes == Part::Bytes::dcp) return describe_dcp(folder_of(tree_, part.folder));
     const std::string root(tree_->root());
     if (part.bytes == Part::Bytes::safetensors)
-      return describe_safetensors(tree_of(tree_, part.files, root));
+      return describe_safetensors(files_of(tree_, part.files, root));
     // One file, named itself, is read whatever it is called.
     const std::string file = compose("{}/{}", root, part.files.front());
-    const auto files = tree_of(tree_, part.files, part.files.size() == 1 ? file : root);
+    const auto files = files_of(tree_, part.files, part.files.size() == 1 ? file : root);
     if (!detect_torch(*files))
       return Error{Code::corrupt, compose("{}:0: neither a zip archive nor a stream of torch.save: "
                                           "torn, or another file under its name",

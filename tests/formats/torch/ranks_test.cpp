@@ -42,19 +42,7 @@ TEST_P(TorchRanks, HoldTogetherWhatTorchSaidTheyHold) {
 TEST_P(TorchRanks, ReadTheSameInPartsAndBackwards) {
   const auto checkpoint = describe_torch(test_support::load_tree(kFixtures / GetParam() / "data"));
   ASSERT_TRUE(checkpoint.has_value());
-  for (const TensorEntry& tensor : (*checkpoint)->catalog().tensors)
-    for (const Chunk& chunk : tensor.chunks) {
-      ByteVector whole(formats::volume(chunk.box.extent) * bytes_of(tensor.dtype));
-      ByteVector parts(whole.size());
-      ASSERT_TRUE((*checkpoint)->read(tensor, chunk, 0, whole).has_value());
-      for (std::size_t end = parts.size(); end > 0;) {
-        const std::size_t begin = end < 7 ? 0 : end - 7;
-        const auto part = std::span(parts).subspan(begin, end - begin);
-        ASSERT_TRUE((*checkpoint)->read(tensor, chunk, begin, part).has_value());
-        end = begin;
-      }
-      EXPECT_EQ(parts, whole) << *tensor.key;
-    }
+  expect_the_same_in_parts(**checkpoint);
 }
 
 INSTANTIATE_TEST_SUITE_P(Cases, TorchRanks,
