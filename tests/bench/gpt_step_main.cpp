@@ -61,6 +61,7 @@ libmuon::EngineConfig config_of(const std::vector<gpt::Parameter>& parameters) {
   for (const gpt::Parameter& parameter : parameters)
     config.model.params.push_back({parameter.name, parameter.shape, is_muon(parameter) ? 0u : 1u});
   config.partition.gradients = config.partition.weights = {.policy = Policy::replicated};
+  config.dtypes["master"] = std::nullopt;  // weights are masters: ebb.torch's "auto" in fp32
   return config;
 }
 
