@@ -278,6 +278,7 @@ class Engine:
             fill(buffer, weight)
         for buffer, weight in zip(self._gradient, weights):
             fill(buffer, weight)  # but for the address: that of a step
+        self._on_gpu = any(buffer.stream for buffer in self._gradient)
         given.weights = buffers
         _library.call(
             "ebb_engine_open", ctypes.byref(model.struct), ranks, ctypes.byref(given),
@@ -329,10 +330,10 @@ class Engine:
             _abi.NONE_UNTOUCHED if place is None else _abi.GRADIENT for place in places
         ]
         for buffer, gradient, place in zip(self._gradient, gradients, places):
-            if gradient is not None and buffer.stream:
-                fill(buffer, gradient)  # behind the stream that is the current one now
-            elif gradient is not None:
+            if not self._on_gpu:
                 buffer.data = place
+            elif gradient is not None:
+                fill(buffer, gradient)  # behind the stream that is the current one now
         self._call("gradients", self._all, self._gradients, self._kinds, self._count)
 
     def step_ended(self, limit_ms: int) -> bool:

@@ -15,12 +15,13 @@ try:
     from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
 except ImportError:  # torch without torch.distributed: plain tensors are all there are
     DTensor = None  # type: ignore[assignment,misc]
+_DTENSORS = () if DTensor is None else (DTensor,)
 
 Box = tuple[tuple[int, ...], tuple[int, ...]]  # offsets, extents
 
 
 def is_dtensor(tensor: torch.Tensor) -> bool:
-    return DTensor is not None and isinstance(tensor, DTensor)
+    return isinstance(tensor, _DTENSORS)
 
 
 def local(tensor: torch.Tensor) -> torch.Tensor:
@@ -31,8 +32,8 @@ def local(tensor: torch.Tensor) -> torch.Tensor:
 def alike(name: str, gradient: Any, param: Any) -> torch.Tensor:
     """What this rank has of a gradient; LayoutError where that is not what it has of its parameter.
     Each parameter pays for it in each step."""
-    sharded = is_dtensor(param)
-    if gradient.shape == param.shape and is_dtensor(gradient) == sharded:
+    sharded = isinstance(param, _DTENSORS)  # is_dtensor() without its call
+    if gradient.shape == param.shape and isinstance(gradient, _DTENSORS) == sharded:
         if not sharded:
             return gradient  # type: ignore[no-any-return]
         mine: torch.Tensor = gradient._local_tensor
