@@ -125,7 +125,8 @@ class PluginKernels : public Kernels {
     std::vector<PlainFinish> list;
     for (const FinishRange& range : ranges)
       list.push_back({apply_factors(*range.spec, range.scale), step_rounding(*range.spec),
-                      range.spec->weights, plain(range.o), plain(range.w), plain(range.out)});
+                      range.spec->weights, plain(range.o), plain(range.w), plain(range.out),
+                      plain(range.high)});
     return later(after, &KernelsTable::finish, std::move(list));
   }
   Event decay(std::span<const DecayRange> ranges, After after) override {
@@ -156,7 +157,7 @@ class PluginKernels : public Kernels {
     for (const AdamRange& range : ranges)
       list.push_back({adam_factors(*range.spec, range.step, grad_scale), plain(range.g),
                       plain(range.w), plain(range.exp_avg), plain(range.exp_avg_sq),
-                      plain(range.out)});
+                      plain(range.out), plain(range.high)});
     return later(after, &KernelsTable::adamw, std::move(list));
   }
   // On a queue of its own: beside what comes later, but behind all that came before, which may use

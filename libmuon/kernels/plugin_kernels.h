@@ -48,6 +48,7 @@ struct PlainFinish {
   ApplyFactors factors;
   Precision step = Precision::fp32, weights = Precision::fp32;  // applied()
   PlainBuffer o, w, out;
+  PlainBuffer high;  // of a w of low halves, u16: maybe the place of out
 };
 struct PlainOut {
   PlainBuffer w, out;
@@ -58,6 +59,7 @@ struct PlainTake {
 struct PlainAdam {
   AdamFactors factors;
   PlainBuffer g, w, exp_avg, exp_avg_sq, out;
+  PlainBuffer high;
 };
 
 template <typename T>
@@ -109,7 +111,7 @@ struct PlainNormalise {
   std::uint32_t of_rows = 1;
 };
 
-inline constexpr std::uint32_t kKernelsTableVersion = 5;
+inline constexpr std::uint32_t kKernelsTableVersion = 6;
 
 // `stream`: of the device's table. Calls give it work and return.
 struct KernelsTable {

@@ -62,7 +62,7 @@ struct FinishRange {
 };
 // out <- w, as what `out` is: rounded as a step hands weights out. w: fp32 or bf16. Low halves,
 // u16, are bits that travel in the room of fp32: out <- those bits, above them 0; or out <- the low
-// half of w, whatever w is. The host's kernels alone.
+// half of w, whatever w is.
 struct OutRange {
   libswap::Buffer w, out;
 };

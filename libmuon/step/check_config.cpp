@@ -60,11 +60,13 @@ Result<> check_streaming(const EngineConfig& config) {
 // What its kernels could not do must not begin.
 Result<> check_accelerator(const EngineConfig& config, const Columns& columns) {
   if (config.accelerator == nullptr) return {};
-  if (columns.in_halves())
+  // Each step compares the checksums of what it handed out: they would be copied back for it.
+  if (columns.in_halves() && config.weights_on == Side::device)
     return Error{Code::unsupported,
-                 compose("{} does not take master as {}", config.accelerator->device().name(),
-                         formats::name_of(columns.dtype(kMaster))),
-                 "keep it in fp32, or compute on the host"};
+                 compose("master is not kept as {} of weights that lie on {}",
+                         formats::name_of(columns.dtype(kMaster)),
+                         config.accelerator->device().name()),
+                 "keep it in fp32, or bind weights on the host"};
   const DType dtype = columns.of(TileKind::momentum).front().dtype;
   if (config.accelerator->takes_momentum_in(dtype)) return {};
   return Error{Code::unsupported,

@@ -385,7 +385,7 @@ Sweep::Master Sweep::master_of(const Visited& visit, const StatePlan::Span& span
   // They are the first column of their tiles.
   if (visit.scheduled.has_tile())
     master.w = visit.columns[0].sub(span.tile_first, span.range.count);
-  if (columns.in_halves()) master.high = ports_.bound(visit.chunk, range);
+  if (columns.in_halves()) master.high = visit.lift.up(ports_.bound(visit.chunk, range));
   if (parts_.plan.hands_out(visit.scheduled))
     master.out = out_of(visit.chunk, span, visit.lift, out);
   return master;

@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <type_traits>
 
+#include "ebb/formats/core/halves.h"
 #include "ebb/libmuon/kernels/element.h"
 #include "plugins/cuda/launch.h"
 #include "plugins/cuda/start.cuh"
@@ -61,6 +62,31 @@ struct Out {
   }
   float* wide;
   std::uint16_t* narrow;
+};
+
+// Weights where they lie: in fp32, or in halves, of which the low ones are kept. Where none are
+// kept, they are -0: what they become is added to the trainer's.
+struct Weights {
+  Weights(const libmuon::PlainBuffer& w, const libmuon::PlainBuffer& highs)
+      : wide(w.dtype == DType::u16 ? nullptr : static_cast<float*>(w.data)),
+        low(w.dtype == DType::u16 ? static_cast<std::uint16_t*>(w.data) : nullptr),
+        high(static_cast<const std::uint16_t*>(highs.data)) {}
+  __device__ float at(std::uint64_t i) const {
+    if (low != nullptr) return formats::joined(high[i], low[i]);
+    return wide != nullptr ? wide[i] : -0.0f;
+  }
+  // And hands it out. The high half is no rounding to even: joined() needs it as it is.
+  __device__ void put(std::uint64_t i, float w, const Out& out) const {
+    if (low == nullptr) {
+      if (wide != nullptr) wide[i] = w;
+      return out.put(i, w);
+    }
+    low[i] = formats::low_half(w);
+    out.narrow[i] = formats::high_half(w);
+  }
+  float* wide;
+  std::uint16_t* low;
+  const std::uint16_t* high;
 };
 
 // Where there is no gradient, it is zero.

@@ -55,22 +55,19 @@ __global__ void __launch_bounds__(kThreads)
       });
 }
 
-// Where no weights are kept, they are -0: what they become is added to the trainer's.
 template <Precision kStep, Precision kWeights, Precision kO>
 __global__ void __launch_bounds__(kThreads)
     finish_kernel(libmuon::ApplyFactors f, std::uint64_t elems, const Numbers<kO>* __restrict__ o,
-                  float* __restrict__ w, Out out) {
+                  Weights w, Out out) {
   struct Loaded {
     Numbers<kO> o;
     float weight;
   };
   for_each(
-      elems, [&](std::uint64_t i) { return Loaded{o[i], w != nullptr ? w[i] : -0.0f}; },
+      elems, [&](std::uint64_t i) { return Loaded{o[i], w.at(i)}; },
       [&](std::uint64_t i, const Loaded& loaded) {
-        const float moved =
-            libmuon::applied<kStep, kWeights>(f, Stored<kO>::widen(loaded.o), loaded.weight);
-        if (w != nullptr) w[i] = moved;
-        out.put(i, moved);
+        const float o_here = Stored<kO>::widen(loaded.o);
+        w.put(i, libmuon::applied<kStep, kWeights>(f, o_here, loaded.weight), out);
       });
 }
 
@@ -80,6 +77,23 @@ __global__ void __launch_bounds__(kThreads)
   for_each(
       elems, [&](std::uint64_t i) { return w[i]; },
       [&](std::uint64_t i, W weight) { out.put(i, libmuon::widened(weight)); });
+}
+
+// Low halves travel as bits of fp32.
+__global__ void __launch_bounds__(kThreads)
+    lows_out_kernel(std::uint64_t elems, const std::uint16_t* __restrict__ low,
+                    std::uint32_t* __restrict__ out) {
+  for_each(
+      elems, [&](std::uint64_t i) { return low[i]; },
+      [&](std::uint64_t i, std::uint16_t half) { out[i] = half; });
+}
+
+__global__ void __launch_bounds__(kThreads)
+    lows_in_kernel(std::uint64_t elems, const float* __restrict__ from,
+                   std::uint16_t* __restrict__ low) {
+  for_each(
+      elems, [&](std::uint64_t i) { return from[i]; },
+      [&](std::uint64_t i, float master) { low[i] = formats::low_half(master); });
 }
 
 template <typename Given>
@@ -99,23 +113,22 @@ __global__ void __launch_bounds__(kThreads)
 template <typename G>
 __global__ void __launch_bounds__(kThreads)
     adamw_kernel(libmuon::AdamFactors f, std::uint64_t elems, const G* __restrict__ g,
-                 float* __restrict__ w, float* __restrict__ exp_avg, float* __restrict__ exp_avg_sq,
-                 Out out) {
+                 Weights w, float* __restrict__ exp_avg, float* __restrict__ exp_avg_sq, Out out) {
   struct Loaded {
     float gradient, weight, exp_avg, exp_avg_sq;
   };
   for_each(
       elems,
-      [&](std::uint64_t i) { return Loaded{gradient_at(g, i), w[i], exp_avg[i], exp_avg_sq[i]}; },
+      [&](std::uint64_t i) {
+        return Loaded{gradient_at(g, i), w.at(i), exp_avg[i], exp_avg_sq[i]};
+      },
       [&](std::uint64_t i, const Loaded& loaded) {
         const float gradient = f.scale * loaded.gradient;
         const float first = libmuon::adam_first(f, gradient, loaded.exp_avg);
         const float second = libmuon::adam_second(f, gradient, loaded.exp_avg_sq);
-        const float moved = libmuon::adam_weight(f, loaded.weight, first, sqrtf(second));
         exp_avg[i] = first;
         exp_avg_sq[i] = second;
-        w[i] = moved;
-        out.put(i, moved);
+        w.put(i, libmuon::adam_weight(f, loaded.weight, first, sqrtf(second)), out);
       });
 }
 
@@ -159,7 +172,7 @@ cudaError_t finish(const libmuon::PlainFinish& range, cudaStream_t stream) {
   return as_numbers(range.o, [&](auto* o, auto precision) {
     return with_precision(range.step, [&](auto step) {
       return start(finish_kernel<step(), kWeights, precision()>, blocks_for(elems), kThreads, 0,
-                   stream, range.factors, elems, o, floats(range.w), Out(range.out));
+                   stream, range.factors, elems, o, Weights(range.w, range.high), Out(range.out));
     });
   });
 }
@@ -192,6 +205,13 @@ cudaError_t launch_finish(const libmuon::PlainFinish& range, cudaStream_t stream
 
 cudaError_t launch_hand_out(const libmuon::PlainOut& range, cudaStream_t stream) {
   const std::uint64_t elems = range.w.elems;
+  if (range.w.dtype == DType::u16 && range.out.dtype == DType::f32)
+    return start(lows_out_kernel, blocks_for(elems), kThreads, 0, stream, elems,
+                 static_cast<const std::uint16_t*>(range.w.data),
+                 static_cast<std::uint32_t*>(range.out.data));
+  if (range.out.dtype == DType::u16)
+    return start(lows_in_kernel, blocks_for(elems), kThreads, 0, stream, elems, floats(range.w),
+                 static_cast<std::uint16_t*>(range.out.data));
   return as_stored(range.w, [&]<typename W>(W* w) {
     return start(hand_out_kernel<W>, blocks_for(elems), kThreads, 0, stream, elems, w,
                  Out(range.out));
@@ -200,6 +220,8 @@ cudaError_t launch_hand_out(const libmuon::PlainOut& range, cudaStream_t stream)
 
 cudaError_t launch_take(const libmuon::PlainTake& range, cudaStream_t stream) {
   const std::uint64_t elems = range.w.elems;
+  if (range.w.dtype == DType::u16)
+    return cudaMemsetAsync(range.w.data, 0, elems * sizeof(std::uint16_t), stream);
   return as_stored(range.given, [&]<typename Given>(Given* given) {
     return start(take_kernel<Given>, blocks_for(elems), kThreads, 0, stream, elems, given,
                  floats(range.w));
@@ -210,7 +232,8 @@ cudaError_t launch_adamw(const libmuon::PlainAdam& range, cudaStream_t stream) {
   const std::uint64_t elems = range.w.elems;
   return as_stored(range.g, [&]<typename G>(G* g) {
     return start(adamw_kernel<G>, blocks_for(elems), kThreads, 0, stream, range.factors, elems, g,
-                 floats(range.w), floats(range.exp_avg), floats(range.exp_avg_sq), Out(range.out));
+                 Weights(range.w, range.high), floats(range.exp_avg), floats(range.exp_avg_sq),
+                 Out(range.out));
   });
 }
 

@@ -221,10 +221,11 @@ TEST_F(CDevice, DoesNotTakeWhatTheHostAloneDoes) {
   static constexpr ebb_setting kHalves[] = {{"master", "U16"}};
   model_.model.dtypes = kHalves;
   model_.model.dtype_count = 1;
+  model_.model.weights_on_device = 1;
   ebb_plan plan = {};
   plan.size = sizeof(plan);
   EXPECT_EQ(ebb_model_plan(&model_.model, 0, 1, &plan), EBB_UNSUPPORTED);
-  EXPECT_NE(last_message().find("does not take master as U16"), std::string::npos)
+  EXPECT_NE(last_message().find("master is not kept as U16 of weights that lie on"), std::string::npos)
       << last_message();
 }
 

@@ -9,6 +9,7 @@ const std::vector<std::string_view> kInParts = {"in parts", "in parts, sums kept
 const std::vector<std::string_view> kStreamed = {"streamed", "streamed in wide strips"};
 const std::vector<std::string_view> kDevice = {"a device computes", "gradients there",
                                                "weights there", "the trainer there"};
+const std::vector<std::string_view> kWeightsThere = {"weights there", "the trainer there"};
 const std::vector<std::string_view> kMastersBound = {"masters in halves", "weights are masters"};
 const std::vector<std::string_view> kUpdates = {"updates of some", "updates of all"};
 
@@ -19,7 +20,7 @@ const std::vector<Refused>& refused() {
       {{kStreamed, {"state on shards"}}, "matrices are not streamed with Muon's state on shards"},
       {{kStreamed, kInParts}, "matrices are not streamed with partial gradients"},
       {{kStreamed, kDevice}, "matrices are not streamed with an accelerator"},
-      {{{"masters in halves"}, kDevice}, "late does not take master as U16"},
+      {{{"masters in halves"}, kWeightsThere}, "master is not kept as U16 of weights that lie on"},
       {{kMastersBound, {"decay in gradients"}},
        "and decay = l2, which reads it before its momentum"},
       {{kMastersBound, kUpdates}, "and out = update, which binds updates"},

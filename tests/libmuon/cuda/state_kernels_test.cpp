@@ -113,6 +113,59 @@ struct Normalised {
 
 // Of rows and of columns, of rows that lie apart, of one matrix and of several, and twice: the
 // moments of before count.
+// Any two halves are a number, so that these say what any master becomes.
+struct InHalves {
+  static constexpr std::size_t kCount = 3001;
+  explicit InHalves(libswap::Device& device)
+      : o(device, gaussian(kCount, 1), DType::f32),
+        m(device, gaussian(kCount, 2), DType::f32),
+        v(device, std::vector<float>(kCount, 2), DType::f32),
+        wide(device, std::vector<float>(kCount), DType::f32),
+        g(device, narrowed(gaussian(kCount, 3)), DType::bf16),
+        high(device, narrowed(gaussian(kCount, 4)), DType::bf16),
+        out(device, narrowed(gaussian(kCount, 5)), DType::bf16),
+        low(device, narrowed(gaussian(kCount, 6)), DType::u16),
+        other(device, narrowed(gaussian(kCount, 7)), DType::u16),
+        taken(device, narrowed(gaussian(kCount, 8)), DType::u16) {}
+
+  // What is handed out goes elsewhere, and then where the high halves lie.
+  template <typename At>
+  Event step(Kernels& kernels, const MuonSpec& spec, const At& at) {
+    const AdamSpec adam = AdamSpec::torch();
+    Event done = kernels.finish(
+        std::vector<FinishRange>{{&spec, 0.7, at(o), at(low), at(out), at(high)}}, {});
+    done = kernels.adamw(
+        std::vector<AdamRange>{{&adam, 3, at(g), at(low), at(m), at(v), at(out), at(out)}}, 0.37f,
+        {{done}});
+    done = kernels.hand_out(
+        std::vector<OutRange>{{at(low), at(wide)}, {at(m), at(other)}}, {{done}});
+    done = kernels.take(std::vector<TakeRange>{{{}, at(taken)}}, {{done}});
+    done.wait();
+    return done;
+  }
+
+  Floats o, m, v, wide;
+  Halves g, high, out, low, other, taken;
+};
+
+TEST(CudaKernels, StepMastersInHalvesWithTheHostsBits) {
+  Both both(50);
+  auto& device = both.plugged.device();
+  for (const char* const name : {"keller", "dion", "gram"}) {
+    const MuonSpec spec = *preset(name);
+    InHalves here(device), there(device);
+    here.step(*both.host, spec, [](auto& each) { return each.host(); });
+    const Event done = there.step(*both.there, spec, [](auto& each) { return each.buffer(); });
+    expect_same(there.low, here.low.here, done, "low halves");
+    expect_same(there.out, here.out.here, done, "high halves");
+    expect_same(there.m, here.m.here, done, "first moment");
+    expect_same(there.v, here.v.here, done, "second moment");
+    expect_same(there.wide, here.wide.here, done, "low halves as they travel");
+    expect_same(there.other, here.other.here, done, "low halves that came");
+    expect_same(there.taken, here.taken.here, done, "low halves of what was taken");
+  }
+}
+
 TEST(CudaKernels, NormaliseWithTheHostsBits) {
   Both both(50);
   auto& device = both.plugged.device();

@@ -312,7 +312,8 @@ TEST(HalvesFaults, AreRefusedByNameWhereThereAreNone) {
   EXPECT_TRUE(refused(updates).starts_with(
       "parameter blk.0.qkv: its master as U16, the low half of fp32, and out = update"));
   LateAccelerator accelerator(1, 50);
-  EXPECT_NE(refused(in_halves({.accelerator = &accelerator})).find(" does not take master as U16"),
+  EXPECT_NE(refused(in_halves({.accelerator = &accelerator, .weights_on = libmuon::Side::device}))
+                .find("master is not kept as U16 of weights that lie on "),
             std::string::npos);
 }
 

@@ -87,7 +87,8 @@ class LateKernels : public libmuon::Kernels {
             opened(range.scales), range.block,     opened(range.decay)};
   }
   FinishRange opened(const FinishRange& range) const {
-    return {range.spec, range.scale, opened(range.o), opened(range.w), opened(range.out)};
+    return {range.spec,      range.scale,       opened(range.o),
+            opened(range.w), opened(range.out), opened(range.high)};
   }
   OutRange opened(const OutRange& range) const { return {opened(range.w), opened(range.out)}; }
   TakeRange opened(const TakeRange& range) const { return {opened(range.given), opened(range.w)}; }
@@ -98,7 +99,8 @@ class LateKernels : public libmuon::Kernels {
             opened(range.w),
             opened(range.exp_avg),
             opened(range.exp_avg_sq),
-            opened(range.out)};
+            opened(range.out),
+            opened(range.high)};
   }
   MatrixBatch opened(const MatrixBatch& batch) const {
     return {batch.spec,   batch.matrix,     batch.count,

@@ -76,6 +76,16 @@ def parameters_there() -> None:
         assert there["norm"] == here["norm"]
 
 
+@row("halves of the host's parameters, a device computes: the bits of whole masters", limit=60)
+def halves() -> None:
+    use_stub()
+    ends = {kind: apart(lambda kind=kind: formula_run(
+        Odd, None, kind, 0, 3, dtype=torch.bfloat16, device_budget="all", masters=kind))
+        for kind in ("engine", "halves")}
+    for key in ("weights", "states"):
+        check_same(ends["halves"][key], ends["engine"][key], key)
+
+
 @row("plan() says the device's bytes, before and behind opening; resume on the host")
 def planned() -> str:
     import ebb.torch
@@ -102,7 +112,7 @@ def planned() -> str:
     return f"{before.device} bytes"
 
 
-@row("refused by name before anything is there: budgets, halves, no plugin, no device")
+@row("refused by name before anything is there: budgets, no plugin, no device")
 def refused() -> None:
     import ebb
     import ebb.torch
@@ -114,8 +124,6 @@ def refused() -> None:
     for wrong in (0, "lots", "0GiB", -1, "25%", "least"):
         with raises(ValueError, says="device_budget"):
             made(device_budget=wrong)
-    with raises(ebb.Unsupported, says=("halves", "device_budget=None")):
-        made(device_budget="all", masters="halves", checkpoint="reference")
     with raises(ebb.NoMemory, says="bytes of the device is too small"):
         made(device_budget="1KiB").open()
     for plugin, kind, says in (("/nowhere/ebb-cuda.so", ebb.IoError, "/nowhere/ebb-cuda.so"),

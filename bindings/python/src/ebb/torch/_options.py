@@ -12,8 +12,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ebb.errors import Unsupported
-
 from ._sizes import bytes_of
 
 _DTYPES = {torch.float32: None, torch.bfloat16: "BF16", torch.int8: "I8"}
@@ -61,10 +59,6 @@ class Options:
     def _check_device(self) -> None:
         if self.device_bytes() == 0 and self.device_budget != "all":
             raise ValueError("device_budget=0: bytes, '8GiB', 'all'; None: the host computes")
-        if self.masters == "halves":
-            raise Unsupported(
-                "masters='halves' are computed on the host", hint="leave device_budget=None"
-            )
 
     def device_bytes(self) -> int:
         """Of a GPU that computes; 0: no limit."""
