@@ -77,7 +77,7 @@ struct EngineConfig {
   // What a state is kept as, by its name; what is not named is fp32. momentum_buffer may be bf16: a
   // quarter of a matrix' state less, or i8, in blocks of 256 with a scale each: three eighths less;
   // rounded once a step (docs/numerics.md has the errors). master may be u16, where all weights are
-  // bf16 and the host computes: the low half of fp32, whose high half is the weight that is bound;
+  // bf16 and lie on the host: the low half of fp32, whose high half is the weight that is bound;
   // two bytes of a parameter less, with the bits of masters in fp32. The bound weights are state
   // then: whoever writes them is found out by the next step(), and refused. master may be nullopt,
   // where all weights are fp32: the weights that are bound are the masters, four bytes of a
