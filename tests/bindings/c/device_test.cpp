@@ -225,7 +225,8 @@ TEST_F(CDevice, DoesNotTakeWhatTheHostAloneDoes) {
   ebb_plan plan = {};
   plan.size = sizeof(plan);
   EXPECT_EQ(ebb_model_plan(&model_.model, 0, 1, &plan), EBB_UNSUPPORTED);
-  EXPECT_NE(last_message().find("master is not kept as U16 of weights that lie on"), std::string::npos)
+  EXPECT_NE(last_message().find("master is not kept as U16 of weights that lie on"),
+            std::string::npos)
       << last_message();
 }
 
