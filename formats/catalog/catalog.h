@@ -129,6 +129,9 @@ struct StateDictOptimizer {
 // tell.
 enum class ListOrder : std::uint8_t { unknown, of_the_model };
 
+// Whether groups list their parameters as their one optimizer numbers them, from 0 on.
+enum class GroupOrder : std::uint8_t { unknown, of_the_optimizer };
+
 struct StateDictParts {
   std::vector<StateDictPlace> models;
   std::vector<StateDictOptimizer> optimizers;
@@ -149,6 +152,7 @@ struct Catalog {
   std::vector<ValueEntry> values;
   std::vector<ContainerEntry> containers;
   std::vector<GroupEntry> groups;
+  GroupOrder grouped = GroupOrder::unknown;
   std::vector<UnreadEntry> unread;
   std::vector<BesideEntry> beside;
   std::optional<PartOfSave> part_of;  // nullopt: as far as is known, it is all of a save

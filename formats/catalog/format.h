@@ -33,6 +33,10 @@ enum class Keys : std::uint8_t { own, state_dict };
 // own.
 enum class Parts : std::uint8_t { found, files };
 
+// What optimizers call their parameters: by name, or by numbers that count them in the order in
+// which a job gives them to its optimizer. Content comes to emit with groups in that order.
+enum class Params : std::uint8_t { named, numbered };
+
 // Whether emit() writes it: others are read alone, and no --to takes them.
 enum class Written : std::uint8_t { yes, no };
 
@@ -56,6 +60,7 @@ struct FormatTraits {
   Holds holds = Holds::parameters;
   Keys keys = Keys::own;
   Parts parts = Parts::found;
+  Params params = Params::named;
   Written written = Written::yes;
   FileSize file_size = FileSize::as_it_comes;
   Packs packs = Packs::nothing;

@@ -79,6 +79,7 @@ Catalog without_tensors(const Catalog& catalog) {
   out.world = catalog.world;
   out.values = catalog.values;
   out.groups = catalog.groups;
+  out.grouped = catalog.grouped;
   out.containers = catalog.containers;
   out.param_steps = catalog.param_steps;
   out.parts = catalog.parts;
@@ -89,12 +90,14 @@ Catalog without_tensors(const Catalog& catalog) {
 enum class Kinship : std::uint8_t {
   same,
   state_dicts,  // both hold torch state dicts: keys, paths and values stay, names are respelled
+  parts,  // the same, but the target's parts lie in files of their own: names say where tensors go
   none,
 };
 
 bool is_state_dict(const Format& format) { return format.traits().keys == Keys::state_dict; }
 
 Kinship kinship(const Format& from, const Format& to) {
+  if (is_state_dict(from) && to.traits().parts == Parts::files) return Kinship::parts;
   if (&from == &to) return Kinship::same;
   return is_state_dict(from) && is_state_dict(to) ? Kinship::state_dicts : Kinship::none;
 }
@@ -153,13 +156,15 @@ struct Content {
 Result<Content> selected_content(const Checkpoint& source, const ConvertRequest& request) {
   const Catalog& all = source.catalog();
   Content content{without_tensors(all), {}, {}, {}, {}};
-  const bool crossing = kinship(request.from, request.to) == Kinship::none;
+  const Kinship kin = kinship(request.from, request.to);
+  const bool crossing = kin == Kinship::none;
   if (crossing) EBB_TRY(leave_format(request.from, all, content.catalog));
   const std::optional<CommonNames> names = crossing ? request.from.common_names(all) : std::nullopt;
   // Groups say what their settings' tensors do, and are spelled anew.
   const bool settings_leave =
       is_state_dict(request.from) &&
-      (crossing || (request.edits != nullptr && request.edits->change_groups()));
+      (crossing || kin == Kinship::parts ||
+       (request.edits != nullptr && request.edits->change_groups()));
   if (names) content.catalog.groups = names->groups;
   content.unsafe = leave_unsafe(content.catalog);
   if (crossing) leave_repetitions(content.catalog.groups);
@@ -280,8 +285,9 @@ Result<> edit(const ConvertRequest& request, Content& content) {
   add(std::move(made));
   const bool weights = request.taking == Taking::weights;
   // Elsewhere keys stay, or are all there is.
-  const bool named = weights || (kinship(request.from, request.to) == Kinship::none &&
-                                 request.to.traits().holds == Holds::parameters);
+  const Kinship kin = kinship(request.from, request.to);
+  const bool named = weights || kin == Kinship::parts ||
+                     (kin == Kinship::none && request.to.traits().holds == Holds::parameters);
   if (named && edits.wrappers == WrapperNames::taken_off) {
     const bool known = content.names && edits.rename.empty();
     add(unwrap_names(weights ? Wrappers::off : Wrappers::off_apart,
@@ -292,6 +298,10 @@ Result<> edit(const ConvertRequest& request, Content& content) {
     add(std::move(stripped));
   } else if (weights) {
     add(hint_to_strip(content.catalog));
+  }
+  if (request.order != nullptr) {
+    EBB_TRY_ASSIGN(std::string ordered, take_order(*request.order, content.catalog));
+    content.changes.push_back(std::move(ordered));
   }
   return {};
 }
@@ -308,6 +318,35 @@ void place_at_the_top(std::vector<TensorEntry>& tensors) {
     tensor.key = tensor.name;
     tensor.path = {tensor.name};
   }
+}
+
+// Whether the target's numbers are those that the source has for names.
+bool keeps_numbers(const Catalog& catalog, const ConvertRequest& request) {
+  return request.to.traits().params == Params::numbered && request.order == nullptr &&
+         catalog.grouped == GroupOrder::of_the_optimizer;
+}
+
+// Of a state dict whose names the target takes for granted.
+Result<> check_names(const Catalog& source, const ConvertRequest& request, Content& content) {
+  if (!is_state_dict(request.from) || keeps_numbers(content.catalog, request)) return {};
+  if (request.to.traits().holds == Holds::parameters)
+    EBB_TRY(check_understood(source, content.catalog));
+  EBB_TRY_ASSIGN(const InferredCount inferred, check_inferred(source, content, request));
+  std::ranges::move(inferred.lines(), std::back_inserter(content.changes));
+  if (inferred.by_order > 0 && request.to.traits().resumes == Resumes::nothing)
+    say_by_order(content.catalog, inferred.by_order);
+  return {};
+}
+
+// For a target that numbers parameters and counts the steps of the run.
+Result<> check_numbered(const Checkpoint& source, const ConvertRequest& request, Catalog& catalog) {
+  if (request.to.traits().params == Params::named) return {};
+  EBB_TRY(check_order(catalog, request.to.name()));
+  if (catalog.step) return {};
+  EBB_TRY_ASSIGN(const auto counted, counted_steps(source));
+  for (const auto& [name, steps] : counted)
+    catalog.step = std::max(catalog.step.value_or(0), steps);
+  return {};
 }
 
 }  // namespace
@@ -331,14 +370,10 @@ Result<Conversion> plan_conversion(const Checkpoint& source, const ConvertReques
   const Kinship kin = kinship(request.from, request.to);
   const bool crossing = kin == Kinship::none;
   if (crossing) EBB_TRY(check_said_by_order(catalog, request));
+  EBB_TRY(check_numbered(source, request, catalog));
+  if (crossing || kin == Kinship::parts)
+    EBB_TRY(check_names(source.catalog(), request, content));
   if (crossing && is_state_dict(request.from)) {
-    if (request.to.traits().holds == Holds::parameters)
-      EBB_TRY(check_understood(source.catalog(), catalog));
-    EBB_TRY_ASSIGN(const InferredCount inferred,
-                   check_inferred(source.catalog(), content, request));
-    std::ranges::move(inferred.lines(), std::back_inserter(changes));
-    if (inferred.by_order > 0 && request.to.traits().resumes == Resumes::nothing)
-      say_by_order(catalog, inferred.by_order);
     if (!weights_only({catalog}) || catalog.parts.models.empty())
       put_parts(catalog, counters_in(source.catalog()));
     catalog.parts = {};

@@ -14,6 +14,7 @@
 #include "ebb/formats/catalog/format.h"
 #include "ebb/formats/conversion/content_view.h"
 #include "ebb/formats/conversion/edits.h"
+#include "ebb/formats/conversion/param_order.h"
 #include "ebb/formats/layout/layout.h"
 
 namespace ebb::formats {
@@ -37,6 +38,7 @@ struct ConvertRequest {
   const Edits* edits = nullptr;                              // null: nothing is changed
   std::optional<Compression> compression = std::nullopt;     // where the format packs
   NamesByOrder names_by_order = NamesByOrder::refused;
+  const SaidOrder* order = nullptr;  // null: as the source has it
 };
 
 // The content to write - a view of the source, which must outlive it - and the files to be.

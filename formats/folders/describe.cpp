@@ -29,12 +29,6 @@ namespace {
 
 constexpr std::uint64_t kMostOfAJobsTensor = 64 * KiB;  // random numbers of a GPU or a CPU have 5
 
-std::string_view name_of(FolderKind kind) {
-  constexpr std::string_view kNames[] = {"transformers", "accelerate", "accelerate-fsdp",
-                                         "lightning"};
-  return kNames[static_cast<std::size_t>(kind)];
-}
-
 std::vector<Part> parts_in(FolderKind kind, const SourceTree& tree) {
   switch (kind) {
     case FolderKind::trainer:

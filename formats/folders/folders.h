@@ -7,6 +7,7 @@
 #include <memory>
 
 #include "ebb/formats/catalog/catalog.h"
+#include "ebb/formats/catalog/emit.h"
 #include "ebb/formats/catalog/resume.h"
 
 namespace ebb::formats {
@@ -26,5 +27,14 @@ Result<std::unique_ptr<Checkpoint>> describe_folder(FolderKind kind,
                                                     std::shared_ptr<const SourceTree> tree);
 
 ResumeRules folder_resume(FolderKind kind);
+
+// Content as the state dict of such a folder, whatever it was of: a model, its one optimizer, the
+// step. A Trainer's optimizer has numbers for names, in the order of the groups.
+void respell_for_folder(FolderKind kind, Catalog& content);
+
+// Of a Trainer, or of accelerate with FSDP: a folder that the framework resumes from. Files that
+// the content has nothing for are not made up, but for the step of a Trainer. Code::unsupported
+// without a model or an optimizer, or with several.
+Result<EmitPlan> emit_folder(FolderKind kind, const EmitRequest& request);
 
 }  // namespace ebb::formats

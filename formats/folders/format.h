@@ -16,22 +16,20 @@ class Format : public formats::Format {
       std::shared_ptr<const SourceTree> tree) const override {
     return describe_folder(kind_, std::move(tree));
   }
-  Result<EmitPlan> emit(const EmitRequest&) const override {
+  Result<EmitPlan> emit(const EmitRequest& request) const override {
+    if (traits().written == Written::yes) return emit_folder(kind_, request);
     return Error{Code::unsupported, compose("{} is read, and not written", name()),
                  "--to dcp and --to torch keep all of it under the same keys"};
   }
   ResumeRules resume_rules() const override { return folder_resume(kind_); }
-  void respell(Catalog& content) const override { respell_as_state_dict(content); }
+  void respell(Catalog& content) const override {
+    if (traits().written == Written::yes) return respell_for_folder(kind_, content);
+    respell_as_state_dict(content);
+  }
 
  protected:
-  constexpr Format(FolderKind kind, std::string_view name, std::string_view summary, Parts parts)
-      : formats::Format({.name = name,
-                         .summary = summary,
-                         .default_policy = Policy::replicated,
-                         .keys = Keys::state_dict,
-                         .parts = parts,
-                         .written = Written::no}),
-        kind_(kind) {}
+  constexpr Format(FolderKind kind, const FormatTraits& traits)
+      : formats::Format(traits), kind_(kind) {}
 
  private:
   FolderKind kind_;
@@ -40,29 +38,41 @@ class Format : public formats::Format {
 class TrainerFormat final : public Format {
  public:
   constexpr TrainerFormat()
-      : Format(FolderKind::trainer, "transformers", "a folder of transformers' Trainer",
-               Parts::files) {}
+      : Format(FolderKind::trainer, {.name = "transformers",
+                                     .summary = "a folder of transformers' Trainer",
+                                     .default_policy = Policy::replicated,
+                                     .keys = Keys::state_dict,
+                                     .parts = Parts::files,
+                                     .params = Params::numbered,
+                                     .file_size = FileSize::limited}) {}
 };
 
 class AccelerateFormat final : public Format {
  public:
   constexpr AccelerateFormat()
-      : Format(FolderKind::accelerate, "accelerate", "a folder of accelerate's save_state",
-               Parts::files) {}
+      : Format(FolderKind::accelerate, {.name = "accelerate",
+                                        .summary = "a folder of accelerate's save_state",
+                                        .keys = Keys::state_dict,
+                                        .parts = Parts::files,
+                                        .written = Written::no}) {}
 };
 
 class FsdpFormat final : public Format {
  public:
   constexpr FsdpFormat()
-      : Format(FolderKind::fsdp, "accelerate-fsdp", "the same with FSDP, sharded or full",
-               Parts::files) {}
+      : Format(FolderKind::fsdp, {.name = "accelerate-fsdp",
+                                  .summary = "the same with FSDP; written sharded, read in full too",
+                                  .keys = Keys::state_dict,
+                                  .parts = Parts::files}) {}
 };
 
 class LightningFormat final : public Format {
  public:
   constexpr LightningFormat()
-      : Format(FolderKind::lightning, "lightning", "a sharded .ckpt folder of Lightning",
-               Parts::found) {}
+      : Format(FolderKind::lightning, {.name = "lightning",
+                                       .summary = "a sharded .ckpt folder of Lightning",
+                                       .keys = Keys::state_dict,
+                                       .written = Written::no}) {}
 };
 
 }  // namespace ebb::formats::folders

@@ -180,6 +180,31 @@ bool is_accelerates(const SourceTree& tree) {
 
 }  // namespace
 
+std::string_view name_of(FolderKind kind) {
+  constexpr std::string_view kNames[] = {"transformers", "accelerate", "accelerate-fsdp",
+                                         "lightning"};
+  return kNames[static_cast<std::size_t>(kind)];
+}
+
+bool is_random_numbers(std::string_view key) {
+  return key == "rng_state" || number_between(key, "rng_state_", "") ||
+         number_between(key, "random_states_", "");
+}
+
+std::optional<JobFile> job_file(FolderKind kind, const std::string& key, TrainersOwn own) {
+  constexpr std::string_view kTrainers[] = {"python", "numpy", "cpu"};
+  constexpr std::string_view kAccelerates[] = {"random_state", "numpy_random_seed",
+                                               "torch_manual_seed"};
+  if (key == "rng_state" || number_between(key, "rng_state_", ""))
+    return JobFile{key + ".pth", kTrainers};
+  if (key == "scaler" || (key == "scheduler" && own == TrainersOwn::yes))
+    return JobFile{key + ".pt", {}};
+  if (kind == FolderKind::trainer) return std::nullopt;
+  if (key == "scheduler" || number_between(key, "scheduler_", "")) return JobFile{key + ".bin", {}};
+  if (number_between(key, "random_states_", "")) return JobFile{key + ".pkl", kAccelerates};
+  return std::nullopt;
+}
+
 std::vector<Part> trainer_parts(const SourceTree& tree) {
   if (is_accelerates(tree)) return {};
   return parts_of(tree, model_numbered, optimizer_numbered);

@@ -3,10 +3,15 @@
 #pragma once
 
 #include <cstddef>
+#include <optional>
+#include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
+#include "ebb/formats/catalog/catalog.h"
 #include "ebb/formats/core/byte_source.h"
+#include "ebb/formats/folders/folders.h"
 
 namespace ebb::formats::folders {
 
@@ -30,6 +35,25 @@ std::vector<Part> trainer_parts(const SourceTree& tree);  // with trainer_state.
 std::vector<Part> accelerate_parts(const SourceTree& tree);
 std::vector<Part> fsdp_parts(const SourceTree& tree);
 std::vector<Part> lightning_parts(const SourceTree& tree);
+
+// The format's name.
+std::string_view name_of(FolderKind kind);
+
+// Whether a Trainer keeps what lies in the folder: it calls files otherwise than accelerate alone.
+enum class TrainersOwn : std::uint8_t { no, yes };
+
+// A file of what a job keeps, in a folder that is written.
+struct JobFile {
+  std::string name;
+  std::span<const std::string_view> random_numbers;  // without one of which its loader fails
+};
+// Random numbers of either framework's, which the other has no use for.
+bool is_random_numbers(std::string_view key);
+// Of what lies below the key in the state dict; nullopt: no file is for it.
+std::optional<JobFile> job_file(FolderKind kind, const std::string& key, TrainersOwn own);
+
+// Whether a job has the master for its weights, and rounds it to what it computes with: `param`.
+bool is_rounded_master(const TensorEntry& param, const TensorEntry& master);
 
 // How many ranks left a file of their random numbers; 0: none.
 std::size_t ranks_with_random_numbers(const SourceTree& tree);

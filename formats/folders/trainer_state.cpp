@@ -1,5 +1,6 @@
 #include "ebb/formats/folders/trainer_state.h"
 
+#include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -15,12 +16,13 @@ namespace {
 constexpr std::uint64_t kMostBytes = 64 * MiB;
 constexpr std::string_view kKey = "trainer_state";
 
-// The numbers that JSON lacks, as our JSON has them.
+// The numbers that JSON lacks, as Python and our JSON have them.
+constexpr std::pair<std::string_view, std::string_view> kNumbers[] = {
+    {"NaN", R"({"$float": "nan"})"},
+    {"-Infinity", R"({"$float": "-inf"})"},
+    {"Infinity", R"({"$float": "inf"})"}};
+
 std::string with_our_numbers(std::string_view json) {
-  constexpr std::pair<std::string_view, std::string_view> kNumbers[] = {
-      {"NaN", R"({"$float": "nan"})"},
-      {"-Infinity", R"({"$float": "-inf"})"},
-      {"Infinity", R"({"$float": "inf"})"}};
   std::string out;
   bool in_text = false;
   for (std::size_t at = 0; at < json.size();) {
@@ -43,7 +45,61 @@ std::string with_our_numbers(std::string_view json) {
   return out;
 }
 
+// No text of a document has such quotes in it.
+std::string with_their_numbers(std::string json) {
+  for (const auto& [theirs, ours] : kNumbers)
+    for (std::size_t at = json.find(ours); at != std::string::npos; at = json.find(ours, at))
+      json.replace(at, ours.size(), theirs);
+  return json;
+}
+
+// nullopt: it has something that JSON has no form for.
+std::optional<Value> as_json_has_it(const Value& value) {
+  Value out = value;
+  switch (value.kind) {
+    case Value::Kind::none:
+    case Value::Kind::boolean:
+    case Value::Kind::integer:
+    case Value::Kind::real:
+    case Value::Kind::string:
+      return out;
+    case Value::Kind::tuple:
+      out.kind = Value::Kind::list;
+      break;
+    case Value::Kind::list:
+    case Value::Kind::dict:
+      break;
+    default:
+      return std::nullopt;
+  }
+  for (Value& item : out.items) {
+    auto its = as_json_has_it(item);
+    if (!its) return std::nullopt;
+    item = std::move(*its);
+  }
+  for (auto& [key, item] : out.entries) {
+    auto its = as_json_has_it(item);
+    if (!its || key.kind != Value::Kind::string || key.text.starts_with('$')) return std::nullopt;
+    item = std::move(*its);
+  }
+  return out;
+}
+
 }  // namespace
+
+TrainerStateText trainer_state_text(const std::vector<ValueEntry>& fields) {
+  TrainerStateText state;
+  Value all = Value::of_dict();
+  for (const ValueEntry& field : fields) {
+    auto value = as_json_has_it(field.value);
+    if (value)
+      all.add(field.key, *std::move(value));
+    else
+      state.left.push_back(field.key);
+  }
+  state.text = with_their_numbers(to_json(all)) + "\n";
+  return state;
+}
 
 Result<std::vector<ValueEntry>> read_trainer_state(const ByteSource& source) {
   EBB_TRY_ASSIGN(const ByteVector bytes, read_bytes(source, 0, source.size(), kMostBytes));

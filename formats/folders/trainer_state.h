@@ -2,6 +2,7 @@
 // formats/folders.
 #pragma once
 
+#include <string>
 #include <vector>
 
 #include "ebb/formats/catalog/catalog.h"
@@ -11,5 +12,12 @@ namespace ebb::formats::folders {
 // What lies on its top, a value each, below the key "trainer_state". Python writes NaN and Infinity
 // into JSON, which has no such numbers: they are read all the same.
 Result<std::vector<ValueEntry>> read_trainer_state(const ByteSource& source);
+
+// The other way: the fields, each at its place below "trainer_state", and which JSON cannot hold.
+struct TrainerStateText {
+  std::string text;
+  std::vector<std::string> left;
+};
+TrainerStateText trainer_state_text(const std::vector<ValueEntry>& fields);
 
 }  // namespace ebb::formats::folders

@@ -21,19 +21,6 @@ std::size_t word_at(std::string_view key, std::string_view word) {
   return std::string_view::npos;
 }
 
-std::string optimizer_of(const GroupEntry& group) {
-  const Value* decoupled = setting_of(group, "decoupled_weight_decay");
-  const std::string adam = decoupled != nullptr && decoupled->integer != 0 ? "adamw" : "adam";
-  for (const auto& [name, value] : group.settings)
-    if ((name == "optimizer" || name == "optimizer_type") && value.kind == Value::Kind::string)
-      return value.text == "adam" ? adam : value.text;
-  // torch.optim's own groups do not say; these settings exist in one optimizer only.
-  if (setting_of(group, "ns_steps") || setting_of(group, "ns_coefficients")) return "muon";
-  if (const Value* use_muon = setting_of(group, "use_muon"))
-    if (use_muon->kind == Value::Kind::boolean && use_muon->integer != 0) return "muon";
-  return decoupled != nullptr ? adam : std::string();
-}
-
 void add_setting(GroupEntry& group, const std::string& name, const Value& value) {
   if (name != "params") {
     group.settings.emplace_back(name, value);
@@ -142,6 +129,28 @@ bool counts_steps(const ValueEntry& entry, const std::vector<StateDictPlace>& mo
 }
 
 }  // namespace
+
+bool lists_params(const ValueEntry& value) {
+  const auto place = group_place(value);
+  if (!place) return false;
+  if (!place->setting.empty()) return place->number && place->setting == "params";
+  return std::ranges::any_of(value.value.items, [](const Value& group) {
+    return group.find("params") != nullptr;
+  });
+}
+
+std::string optimizer_of(const GroupEntry& group) {
+  const Value* decoupled = setting_of(group, "decoupled_weight_decay");
+  const std::string adam = decoupled != nullptr && decoupled->integer != 0 ? "adamw" : "adam";
+  for (const auto& [name, value] : group.settings)
+    if ((name == "optimizer" || name == "optimizer_type") && value.kind == Value::Kind::string)
+      return value.text == "adam" ? adam : value.text;
+  // torch.optim's own groups do not say; these settings exist in one optimizer only.
+  if (setting_of(group, "ns_steps") || setting_of(group, "ns_coefficients")) return "muon";
+  if (const Value* use_muon = setting_of(group, "use_muon"))
+    if (use_muon->kind == Value::Kind::boolean && use_muon->integer != 0) return "muon";
+  return decoupled != nullptr ? adam : std::string();
+}
 
 const Value* setting_of(const GroupEntry& group, std::string_view name) {
   for (const auto& [key, value] : group.settings)

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <optional>
 #include <span>
+#include <string>
 #include <string_view>
 #include <vector>
 
@@ -15,6 +16,13 @@ namespace ebb::formats {
 // settings of parameters, are put together again: equal settings make one group.
 std::vector<GroupEntry> torch_groups(const std::vector<ValueEntry>& values);
 std::vector<GroupEntry> torch_groups(std::span<const ValueEntry* const> values);
+
+// Whether a value of a group's settings lists its parameters, which then stand in the optimizer's
+// own order. Flattened ones do not.
+bool lists_params(const ValueEntry& value);
+
+// The optimizer that the settings of a group tell; "" where they do not.
+std::string optimizer_of(const GroupEntry& group);
 
 // nullptr: the group has no such setting.
 const Value* setting_of(const GroupEntry& group, std::string_view name);

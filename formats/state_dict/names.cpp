@@ -37,6 +37,7 @@ class Naming {
     if (said) EBB_TRY(take_said(*said));
     infer();
     catalog_.groups.clear();
+    catalog_.grouped = order_in_groups();
     for (std::uint32_t o = 0; o < optimizers_.size(); ++o)
       for (GroupEntry& group : found_.groups[o]) add_group(o, std::move(group));
     for (std::size_t i = 0; i < catalog_.tensors.size(); ++i) name(i);
@@ -203,6 +204,13 @@ class Naming {
       optimizers_[optimizer].names.insert(param);
     }
     catalog_.groups.push_back(std::move(group));
+  }
+
+  GroupOrder order_in_groups() const {
+    const bool listed = std::ranges::any_of(found_.settings, [&](std::size_t value) {
+      return lists_params(catalog_.values[value]);
+    });
+    return listed && optimizers_.size() == 1 ? GroupOrder::of_the_optimizer : GroupOrder::unknown;
   }
 
   // Of several models with parameters of one name, each parameter says of which it is.

@@ -7,6 +7,7 @@
 #include "ebb/formats/catalog/renaming.h"
 #include "ebb/formats/core/json_text.h"
 #include "ebb/formats/core/number_text.h"
+#include "ebb/formats/state_dict/names.h"
 #include "ebb/formats/state_dict/parts.h"
 
 namespace ebb::formats {
@@ -168,10 +169,21 @@ InferredCount said_by_order(const Catalog& catalog) {
   return count;
 }
 
-std::string names_hint() {
-  return "--names FILE says them, a parameter a line in the optimizer's order. In Python: "
-         "n = {id(p): n for n, p in model.named_parameters()}; open('FILE', 'w').writelines("
-         "n[id(p)] + '\\n' for g in optimizer.param_groups for p in g['params'])";
+std::string names_hint(std::string_view job) {
+  const std::string of = job.empty() ? std::string() : std::string(job) + ".";
+  return compose(
+      "--names FILE says them, a parameter a line in the optimizer's order, an empty line behind "
+      "each group. In Python: n = {id(p): n for n, p in {}model.named_parameters()}; open('FILE', "
+      "'w').write('\\n\\n'.join('\\n'.join(n[id(p)] for p in g['params']) for g in "
+      "{}optimizer.param_groups))",
+      of, of);
+}
+
+bool has_numbers(const Catalog& source) {
+  return !mere_numbers(source).empty() ||
+         std::ranges::any_of(source.parts.optimizers, [](const StateDictOptimizer& optimizer) {
+           return optimizer.named != NamedBy::recorded;
+         });
 }
 
 Result<> say_names(Catalog& catalog, std::span<const std::string> names) {

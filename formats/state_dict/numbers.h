@@ -62,8 +62,11 @@ inline constexpr std::string_view kByOrderKey = "names_by_order";  // how many s
 void say_by_order(Catalog& content, std::size_t states);
 InferredCount said_by_order(const Catalog& catalog);
 
-// What to type for names that nothing records.
-std::string names_hint();
+// What to type for names that nothing records. `job`: what has the model and the optimizer.
+std::string names_hint(std::string_view job = {});
+
+// Whether parameters are numbers in an optimizer of the state dict, whatever names were inferred.
+bool has_numbers(const Catalog& source);
 
 // The same for a catalog of another format that has numbers for names, "<place>.<number>", in its
 // groups and states. Code::usage where the names do not fit.

@@ -277,7 +277,8 @@ class Placing {
     for (const GroupEntry& group : content_.groups) {
       const std::size_t optimizer = group.params.empty() ? 0 : places_.owner(group.params.front());
       std::vector<std::pair<std::string, Value>> settings = group.settings;
-      if (setting_of(group, "optimizer") == nullptr && !group.optimizer.empty())
+      const bool told = optimizer_of(group) == group.optimizer;
+      if (!told && setting_of(group, "optimizer") == nullptr && !group.optimizer.empty())
         settings.emplace_back("optimizer", Value::of_string(group.optimizer));
       if (places_.flattens(optimizer) && !group.params.empty())
         add_flattened(optimizer, group, settings);

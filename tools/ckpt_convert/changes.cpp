@@ -69,17 +69,21 @@ Result<formats::Edits> edits_of(const Arguments& arguments) {
   return edits;
 }
 
-Result<std::vector<std::string>> names_in_file(const std::string& path) {
+Result<std::vector<std::vector<std::string>>> names_in_file(const std::string& path) {
   EBB_TRY_ASSIGN(const std::string text, text_of_file("--names ", path));
-  std::vector<std::string> names;
+  std::vector<std::vector<std::string>> groups(1);
   for (std::string_view rest = text; !rest.empty();) {
     const std::size_t end = std::min(rest.find('\n'), rest.size());
     std::string_view line = rest.substr(0, end);
     rest.remove_prefix(std::min(end + 1, rest.size()));
     while (line.ends_with('\r') || line.ends_with(' ')) line.remove_suffix(1);
-    if (!line.empty()) names.emplace_back(line);
+    if (!line.empty())
+      groups.back().emplace_back(line);
+    else if (!groups.back().empty())
+      groups.emplace_back();
   }
-  return names;
+  if (groups.back().empty()) groups.pop_back();
+  return groups;
 }
 
 }  // namespace ebb::tools::convert

@@ -13,6 +13,7 @@
 #include "ebb/formats/registry.h"
 #include "ebb/libswap/read/in_parallel.h"
 #include "ebb/libswap/tree/file_tree.h"
+#include "tools/ckpt_convert/order.h"
 #include "tools/ckpt_convert/progress.h"
 #include "tools/ckpt_convert/read_back.h"
 #include "tools/cli/beside.h"
@@ -167,7 +168,8 @@ Result<Prepared> prepare(const Request& request) {
         "install libhdf5-dev, then ./dev setup && ./dev build"};
   EBB_TRY(check_places(request));
   auto before = libswap::FileStates::below(trimmed(request.source));
-  EBB_TRY_ASSIGN(auto source, open_checkpoint(request.source, request.parts));
+  EBB_TRY_ASSIGN(Opened opened, open_source(request));
+  auto& [source, order] = opened;
   if (!before) return std::move(before).error();
   EBB_TRY_ASSIGN(const auto chosen, select(source->catalog(), request.selection));
   for (const TensorEntry* tensor : chosen) {
@@ -189,7 +191,8 @@ Result<Prepared> prepare(const Request& request) {
                     .file_bytes = request.file_bytes,
                     .edits = &request.edits,
                     .compression = request.compression,
-                    .names_by_order = request.names_by_order}));
+                    .names_by_order = request.names_by_order,
+                    .order = order ? &*order : nullptr}));
   EBB_TRY(check_optimizer(request, source->catalog(), conversion.content->catalog()));
   EBB_TRY_ASSIGN(std::string replaces, replaced_by(request, conversion.plan));
   if (!conversion.unsafe.empty() && request.dropping == Dropping::refused)

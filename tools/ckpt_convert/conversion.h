@@ -25,6 +25,8 @@ struct Request {
   std::string source;
   std::string destination;
   formats::PartsSaid parts;  // of the source, where it is a state dict
+  std::vector<std::vector<std::string>> names;  // an optimizer's parameters in order, by group
+  std::optional<std::string> like;              // a checkpoint that shows the order
   const formats::Format* format = nullptr;
   std::uint32_t world = 1;
   std::optional<Policy> policy;             // unset: as the format does

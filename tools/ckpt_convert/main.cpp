@@ -53,9 +53,14 @@ constexpr std::array kFlags = {
         .many(),
     flag(kFilters, "--optimizer KEY", "an optimizer in a state dict; repeatable").many(),
     flag(kFilters, "--names WHAT", "what an optimizer's numbers are called: a FILE, or order",
-         "FILE has a parameter a line, in the order in which the optimizer was given them. It is "
-         "checked against shapes. order: as the model of a torch.save file lists its parameters, "
-         "which nothing records; what a job resumes from wants one of the two."),
+         "FILE has a parameter a line, in the order in which the optimizer was given them, and an "
+         "empty line behind each group. It is checked against shapes. order: as the model of a "
+         "torch.save file lists its parameters, which nothing records; what a job resumes from "
+         "wants one of the two. For --to transformers, where the source has names and no order: the "
+         "order in which its optimizer numbers them."),
+    flag(kFilters, "--like CHECKPOINT", "number and group parameters as that job does",
+         "For --to transformers and accelerate-fsdp. The source's own settings stay, and those that "
+         "it lacks are CHECKPOINT's."),
     flag(kFilters, "--weights", "the model's weights, as load_state_dict takes them",
          "Each parameter and buffer once, under its name and in its most exact copy: a master, "
          "else what the model computes with; tied ones under each name. --to is safetensors where "
@@ -186,7 +191,7 @@ Result<> take_names(const Arguments& arguments, Request& request) {
     request.names_by_order = formats::NamesByOrder::taken;
     return {};
   }
-  EBB_TRY_ASSIGN(request.parts.names, names_in_file(*names));
+  EBB_TRY_ASSIGN(request.names, names_in_file(*names));
   return {};
 }
 
@@ -197,6 +202,12 @@ Result<Request> request_of(const Arguments& arguments) {
   request.parts = {arguments.texts("model"), arguments.texts("optimizer")};
   EBB_TRY(take_names(arguments, request));
   EBB_TRY_ASSIGN(request.format, target_of(arguments));
+  request.like = arguments.text("like");
+  if (request.like && request.format->traits().parts != formats::Parts::files)
+    return Error{Code::usage,
+                 compose("--like: in {} parameters have names, and groups are as they come",
+                         request.format->name()),
+                 "it is for --to transformers and accelerate-fsdp"};
   const std::uint64_t world = arguments.count("world-size").value_or(1);
   if (world == 0 || world > kMaxWorld)
     return Error{Code::usage,

@@ -1,0 +1,20 @@
+// The source with the names that --names says, and the order of its parameters that --names or
+// --like says.
+#pragma once
+
+#include <memory>
+#include <optional>
+
+#include "ebb/formats/catalog/catalog.h"
+#include "ebb/formats/conversion/param_order.h"
+#include "tools/ckpt_convert/conversion.h"
+
+namespace ebb::tools::convert {
+
+struct Opened {
+  std::unique_ptr<Checkpoint> source;
+  std::optional<formats::SaidOrder> order;  // unset: as the source has it
+};
+Result<Opened> open_source(const Request& request);
+
+}  // namespace ebb::tools::convert
