@@ -2,6 +2,7 @@
 #include <optional>
 #include <set>
 
+#include "ebb/formats/catalog/key_path.h"
 #include "ebb/formats/dcp/dcp.h"
 #include "ebb/formats/dcp/item_writer.h"
 #include "ebb/formats/state_dict/state_dict.h"
@@ -54,10 +55,34 @@ void flatten(ValueEntry entry, std::vector<ValueEntry>& out) {
     below(std::to_string(i), static_cast<std::int64_t>(i), std::move(entry.value.items[i]));
 }
 
+// Places of nothing are values here: no key leads through them.
+void add_empty_containers(Catalog& content) {
+  std::set<std::vector<PathItem>> above;  // of something
+  const auto add = [&](std::vector<PathItem> path) {
+    while (!path.empty() && above.insert(path).second) path.pop_back();
+  };
+  for (const TensorEntry& tensor : content.tensors) add(tensor.path);
+  for (const ValueEntry& value : content.values) add(value.path);
+  std::vector<std::vector<PathItem>> places;
+  for (const ContainerEntry& container : content.containers) places.push_back(container.path);
+  for (std::vector<PathItem>& place : places) {
+    if (place.empty()) continue;
+    place.pop_back();
+    add(std::move(place));
+  }
+  for (const ContainerEntry& container : content.containers) {
+    if (container.path.empty() || above.contains(container.path)) continue;
+    Value nothing;
+    nothing.kind = container.kind;
+    content.values.push_back({joined(container.path), container.path, std::move(nothing)});
+  }
+}
+
 }  // namespace
 
 void respell_for_dcp(Catalog& content) {
   take_parts(content);  // while it is one value
+  add_empty_containers(content);
   std::vector<ValueEntry> values;
   for (ValueEntry& entry : content.values) flatten(std::move(entry), values);
   content.values = std::move(values);

@@ -169,11 +169,15 @@ class Emitter {
   Result<> add_state() {
     if (!holds(kTrainerStateKey)) return {};
     EmitPlan& plan = joined_.plan();
-    const PartContent its = part(kTrainerStateKey, Depth::below_key);
-    if (its.catalog.values.size() == 1 && its.catalog.values.front().echoed)
-      plan.notes.push_back(compose("{} has the step and nothing else: there is no state of a "
-                                   "Trainer in the content",
-                                   kStateFile));
+    PartContent its = part(kTrainerStateKey, Depth::below_key);
+    if (std::ranges::all_of(its.catalog.values, &ValueEntry::echoed)) {
+      std::ranges::move(least_trainer_state(), std::back_inserter(its.catalog.values));
+      plan.notes.push_back(
+          compose("{} has the step alone, as no Trainer's is in the content: Trainer takes "
+                  "save_steps, eval_steps and logging_steps from it too, and 500 where they are "
+                  "missing",
+                  kStateFile));
+    }
     TrainerStateText state = trainer_state_text(its.catalog.values);
     for (const std::string& field : state.left)
       plan.dropped.push_back(compose("value {}: JSON has no place for it",

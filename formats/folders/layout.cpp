@@ -191,6 +191,11 @@ bool is_random_numbers(std::string_view key) {
          number_between(key, "random_states_", "");
 }
 
+bool is_job_key(std::string_view key) {
+  return key == "trainer_state" || key == "scheduler" || key == "scaler" ||
+         number_between(key, "scheduler_", "") || is_random_numbers(key);
+}
+
 std::optional<JobFile> job_file(FolderKind kind, const std::string& key, TrainersOwn own) {
   constexpr std::string_view kTrainers[] = {"python", "numpy", "cpu"};
   constexpr std::string_view kAccelerates[] = {"random_state", "numpy_random_seed",

@@ -47,6 +47,8 @@ struct JobFile {
   std::string name;
   std::span<const std::string_view> random_numbers;  // without one of which its loader fails
 };
+// Whether some folder has a file for what a job keeps below the key.
+bool is_job_key(std::string_view key);
 // Random numbers of either framework's, which the other has no use for.
 bool is_random_numbers(std::string_view key);
 // Of what lies below the key in the state dict; nullopt: no file is for it.

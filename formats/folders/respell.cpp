@@ -61,6 +61,14 @@ std::optional<std::size_t> number_of(const PathItem& item) {
   return is_index(text) ? parse_number<std::size_t>(text) : std::nullopt;
 }
 
+// Formats without nesting have keys of one piece.
+Path path_of_key(const std::string& key) {
+  const std::size_t dot = key.find('.');
+  const std::string first = key.substr(0, dot);
+  if (dot == std::string::npos || !is_job_key(first)) return {key};
+  return {first, key.substr(dot + 1)};
+}
+
 class Respelling {
  public:
   explicit Respelling(Catalog& content) : content_(content), from_(content.parts) {
@@ -91,7 +99,7 @@ class Respelling {
   void leave_places() {
     std::erase_if(content_.values, [](const ValueEntry& value) { return value.echoed; });
     for (ValueEntry& value : content_.values) {
-      if (value.path.empty() && !value.key.empty()) value.path = {value.key};
+      if (value.path.empty() && !value.key.empty()) value.path = path_of_key(value.key);
       if (auto moved = moved_path(value.path)) {
         value.path = std::move(*moved);
         value.key = joined(value.path);

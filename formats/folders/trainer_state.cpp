@@ -87,6 +87,12 @@ std::optional<Value> as_json_has_it(const Value& value) {
 
 }  // namespace
 
+std::vector<ValueEntry> least_trainer_state() {
+  Value control = Value::of_dict({{"args", Value::of_dict()}, {"attributes", Value::of_dict()}});
+  return {{"stateful_callbacks", {}, Value::of_dict({{"TrainerControl", std::move(control)}})},
+          {"train_batch_size", {}, Value::of_int(1)}};
+}
+
 TrainerStateText trainer_state_text(const std::vector<ValueEntry>& fields) {
   TrainerStateText state;
   Value all = Value::of_dict();
