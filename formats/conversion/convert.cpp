@@ -162,9 +162,8 @@ Result<Content> selected_content(const Checkpoint& source, const ConvertRequest&
   const std::optional<CommonNames> names = crossing ? request.from.common_names(all) : std::nullopt;
   // Groups say what their settings' tensors do, and are spelled anew.
   const bool settings_leave =
-      is_state_dict(request.from) &&
-      (crossing || kin == Kinship::parts ||
-       (request.edits != nullptr && request.edits->change_groups()));
+      is_state_dict(request.from) && (crossing || kin == Kinship::parts ||
+                                      (request.edits != nullptr && request.edits->change_groups()));
   if (names) content.catalog.groups = names->groups;
   content.unsafe = leave_unsafe(content.catalog);
   if (crossing) leave_repetitions(content.catalog.groups);
@@ -338,6 +337,17 @@ Result<> check_names(const Catalog& source, const ConvertRequest& request, Conte
   return {};
 }
 
+// For a target with a file for each part.
+Result<> check_one_of_each(const Catalog& catalog, const ConvertRequest& request) {
+  const std::size_t models = catalog.parts.models.size();
+  const std::size_t optimizers = catalog.parts.optimizers.size();
+  if (request.to.traits().parts == Parts::found || (models <= 1 && optimizers <= 1)) return {};
+  return Error{Code::unsupported,
+               compose("{} has one model and one optimizer; these are {} and {}", request.to.name(),
+                       models, optimizers),
+               "--to dcp and --to torch keep all of them"};
+}
+
 // For a target that numbers parameters and counts the steps of the run.
 Result<> check_numbered(const Checkpoint& source, const ConvertRequest& request, Catalog& catalog) {
   if (request.to.traits().params == Params::named) return {};
@@ -370,9 +380,9 @@ Result<Conversion> plan_conversion(const Checkpoint& source, const ConvertReques
   const Kinship kin = kinship(request.from, request.to);
   const bool crossing = kin == Kinship::none;
   if (crossing) EBB_TRY(check_said_by_order(catalog, request));
+  EBB_TRY(check_one_of_each(catalog, request));
   EBB_TRY(check_numbered(source, request, catalog));
-  if (crossing || kin == Kinship::parts)
-    EBB_TRY(check_names(source.catalog(), request, content));
+  if (crossing || kin == Kinship::parts) EBB_TRY(check_names(source.catalog(), request, content));
   if (crossing && is_state_dict(request.from)) {
     if (!weights_only({catalog}) || catalog.parts.models.empty())
       put_parts(catalog, counters_in(source.catalog()));

@@ -50,8 +50,8 @@ class Ordering {
   Result<std::vector<GroupEntry>> run() {
     EBB_TRY(check_names());
     std::vector<GroupEntry> groups;
-    for (const GroupEntry& said : said_.borders == SaidOrder::Borders::said ? said_.groups
-                                                                           : split())
+    for (const GroupEntry& said :
+         said_.borders == SaidOrder::Borders::said ? said_.groups : split())
       EBB_TRY(add(said, groups));
     if (said_.borders == SaidOrder::Borders::of_the_content) EBB_TRY(check_split(groups));
     return groups;
@@ -128,9 +128,10 @@ class Ordering {
       }
     }
     if (first == nullptr && said.settings.empty())
-      return wrong(compose("{}: nothing says how its group is set (lr, betas, ...)",
-                           said.params.empty() ? "a group of nothing" : quoted(said.params.front())),
-                   "--like CHECKPOINT takes settings from a checkpoint of the same job");
+      return wrong(
+          compose("{}: nothing says how its group is set (lr, betas, ...)",
+                  said.params.empty() ? "a group of nothing" : quoted(said.params.front())),
+          "--like CHECKPOINT takes settings from a checkpoint of the same job");
     for (const auto& [name, value] : said.settings)
       if (setting_of(group, name) == nullptr) group.settings.emplace_back(name, value);
     if (group.optimizer.empty()) group.optimizer = said.optimizer;

@@ -62,18 +62,13 @@ class Emitter {
   }
 
   Result<> check_parts() const {
-    const auto& [models, optimizers, step, unclear] = content_.parts;
-    if (models.size() > 1 || optimizers.size() > 1)
-      return Error{Code::unsupported,
-                   compose("{} has one model and one optimizer; these are {} and {}", name(),
-                           models.size(), optimizers.size()),
-                   "-k and -x choose among them; --to dcp and --to torch keep all"};
     for (const std::string_view key : {kModelKey, kOptimizerKey})
       if (!holds(key))
-        return Error{Code::unsupported,
-                     compose("{} has a model and its optimizer; the content has no {}", name(), key),
-                     "--to safetensors writes weights alone; --to dcp and --to torch keep what "
-                     "there is"};
+        return Error{
+            Code::unsupported,
+            compose("{} has a model and its optimizer; the content has no {}", name(), key),
+            "--to safetensors writes weights alone; --to dcp and --to torch keep what "
+            "there is"};
     return {};
   }
 
@@ -133,11 +128,10 @@ class Emitter {
     std::vector<Shape> shapes;
     for (const TensorEntry& tensor : model.catalog.tensors) shapes.push_back(tensor.shape);
     EBB_TRY_ASSIGN(const Layout whole, Layout::make({}, std::move(shapes)));
-    EBB_TRY_ASSIGN(
-        EmitPlan plan,
-        emit_safetensors({.content = model.catalog,
-                          .layout = whole,
-                          .file_bytes = std::min(request_.file_bytes, kModelBytes)}));
+    EBB_TRY_ASSIGN(EmitPlan plan,
+                   emit_safetensors({.content = model.catalog,
+                                     .layout = whole,
+                                     .file_bytes = std::min(request_.file_bytes, kModelBytes)}));
     joined_.add(std::move(plan), model, [](const std::string& file) { return file; });
     add_derived();
     return add_torch(kOptimizerKey, "optimizer.pt");
@@ -194,6 +188,7 @@ class Emitter {
   Result<> add_job() {
     std::set<std::string> keys;
     for (const ValueEntry& value : content_.values) keys.emplace(first_word(value.path));
+    for (const TensorEntry& tensor : content_.tensors) keys.emplace(first_word(tensor.path));
     for (const std::string& key : keys) {
       const auto file = job_file(kind_, key, own());
       if (file && has_all(key, file->random_numbers))
@@ -206,8 +201,7 @@ class Emitter {
           "scheduler.pt is not written, nothing holds one: Trainer then starts a new optimizer. In "
           "Python, behind trainer.create_optimizer_and_scheduler(STEPS): s = trainer.lr_scheduler; "
           "s.last_epoch = trainer.state.global_step = " +
-          compose("{}; torch.save(s.state_dict(), 'DST/scheduler.pt')",
-                  content_.step.value_or(0)));
+          compose("{}; torch.save(s.state_dict(), 'DST/scheduler.pt')", content_.step.value_or(0)));
     return {};
   }
 
@@ -251,8 +245,8 @@ class Emitter {
     for (std::uint32_t i = 0; i < content_.tensors.size(); ++i) {
       const TensorEntry& tensor = content_.tensors[i];
       if (taken_.contains(first_word(tensor.path))) continue;
-      plan.dropped.push_back(compose("tensor {}: neither the model's nor the optimizer's",
-                                     json_string(*tensor.key)));
+      plan.dropped.push_back(
+          compose("tensor {}: neither the model's nor the optimizer's", json_string(*tensor.key)));
       plan.omitted.push_back(i);
     }
   }
@@ -261,7 +255,7 @@ class Emitter {
   const EmitRequest& request_;
   const Catalog& content_;
   JoinedPlan joined_;
-  std::set<std::string, std::less<>> taken_;            // keys at the top
+  std::set<std::string, std::less<>> taken_;           // keys at the top
   std::map<std::string_view, std::uint32_t> masters_;  // that are the model's weights
 };
 

@@ -6,7 +6,8 @@
 namespace ebb::formats::folders {
 
 inline constexpr std::string_view kModelKey = "model";
-inline constexpr std::string_view kModelHeaderKey = "model_metadata";  // texts of a safetensors file
+inline constexpr std::string_view kModelHeaderKey =
+    "model_metadata";  // texts of a safetensors file
 inline constexpr std::string_view kOptimizerKey = "optimizer";
 inline constexpr std::string_view kStateKey = "state";
 inline constexpr std::string_view kGroupsKey = "param_groups";

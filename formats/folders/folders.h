@@ -34,7 +34,7 @@ void respell_for_folder(FolderKind kind, Catalog& content);
 
 // Of a Trainer, or of accelerate with FSDP: a folder that the framework resumes from. Files that
 // the content has nothing for are not made up, but for the step of a Trainer. Code::unsupported
-// without a model or an optimizer, or with several.
+// without a model or an optimizer.
 Result<EmitPlan> emit_folder(FolderKind kind, const EmitRequest& request);
 
 }  // namespace ebb::formats

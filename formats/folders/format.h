@@ -60,10 +60,11 @@ class AccelerateFormat final : public Format {
 class FsdpFormat final : public Format {
  public:
   constexpr FsdpFormat()
-      : Format(FolderKind::fsdp, {.name = "accelerate-fsdp",
-                                  .summary = "the same with FSDP; written sharded, read in full too",
-                                  .keys = Keys::state_dict,
-                                  .parts = Parts::files}) {}
+      : Format(FolderKind::fsdp,
+               {.name = "accelerate-fsdp",
+                .summary = "the same with FSDP; written sharded, read in full too",
+                .keys = Keys::state_dict,
+                .parts = Parts::files}) {}
 };
 
 class LightningFormat final : public Format {

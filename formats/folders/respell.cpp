@@ -34,7 +34,8 @@ Path path_of(std::string_view first, const Path& rest = {}) {
 std::optional<Path> below(const StateDictPlace& place, const Path& path) {
   const bool top = place.path.empty() && place.prefix.empty();
   const std::size_t depth = place.path.size();
-  if (top || path.size() <= depth || !std::equal(place.path.begin(), place.path.end(), path.begin()))
+  if (top || path.size() <= depth ||
+      !std::equal(place.path.begin(), place.path.end(), path.begin()))
     return std::nullopt;
   Path rest(path.begin() + static_cast<std::ptrdiff_t>(depth), path.end());
   if (place.prefix.empty()) return rest;
@@ -89,8 +90,8 @@ class Respelling {
     const std::size_t own = content_.values.size();
     for (std::size_t i = own; i < placed.values.size(); ++i) {
       auto& [place, value] = placed.values[i];
-      content_.values.push_back({std::move(place.key), std::move(place.path), std::move(value),
-                                 true});
+      content_.values.push_back(
+          {std::move(place.key), std::move(place.path), std::move(value), true});
     }
   }
 
@@ -131,8 +132,8 @@ class Respelling {
   // Of a parameter that the optimizer's state has by a number or by its name.
   PathItem name_of(const PathItem& item) const {
     const auto number = number_of(item);
-    const bool known = number && *number < numbered_.size() &&
-                       content_.grouped == GroupOrder::of_the_optimizer;
+    const bool known =
+        number && *number < numbered_.size() && content_.grouped == GroupOrder::of_the_optimizer;
     return known ? PathItem(numbered_[*number]) : item;
   }
 
@@ -254,7 +255,6 @@ bool is_rounded_master(const TensorEntry& param, const TensorEntry& master) {
 
 void respell_for_folder(FolderKind kind, Catalog& content) {
   take_parts(content);
-  if (content.parts.models.size() > 1 || content.parts.optimizers.size() > 1) return;  // refused
   const NamedBy named =
       content.parts.optimizers.empty() ? NamedBy::recorded : content.parts.optimizers.front().named;
   folders::Respelling(content).run();

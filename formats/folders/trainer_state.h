@@ -13,8 +13,8 @@ namespace ebb::formats::folders {
 // into JSON, which has no such numbers: they are read all the same.
 Result<std::vector<ValueEntry>> read_trainer_state(const ByteSource& source);
 
-// What Trainer fails without when it resumes, beside the step: a batch size, which it divides before
-// it warns that it is another, and what its control is to begin with.
+// What Trainer fails without when it resumes, beside the step: a batch size, which it divides
+// before it warns that it is another, and what its control is to begin with.
 std::vector<ValueEntry> least_trainer_state();
 
 // The other way: the fields, each at its place below "trainer_state", and which JSON cannot hold.

@@ -134,9 +134,8 @@ bool lists_params(const ValueEntry& value) {
   const auto place = group_place(value);
   if (!place) return false;
   if (!place->setting.empty()) return place->number && place->setting == "params";
-  return std::ranges::any_of(value.value.items, [](const Value& group) {
-    return group.find("params") != nullptr;
-  });
+  return std::ranges::any_of(value.value.items,
+                             [](const Value& group) { return group.find("params") != nullptr; });
 }
 
 std::string optimizer_of(const GroupEntry& group) {

@@ -207,9 +207,8 @@ class Naming {
   }
 
   GroupOrder order_in_groups() const {
-    const bool listed = std::ranges::any_of(found_.settings, [&](std::size_t value) {
-      return lists_params(catalog_.values[value]);
-    });
+    const bool listed = std::ranges::any_of(
+        found_.settings, [&](std::size_t value) { return lists_params(catalog_.values[value]); });
     return listed && optimizers_.size() == 1 ? GroupOrder::of_the_optimizer : GroupOrder::unknown;
   }
 

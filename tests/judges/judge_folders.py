@@ -13,6 +13,7 @@ import subprocess
 import sys
 import tempfile
 import warnings
+from importlib.util import find_spec
 from types import SimpleNamespace
 
 warnings.filterwarnings("ignore")
@@ -25,9 +26,9 @@ STEPS, SAVED, BATCH, RATE, DECAY = 4, 2, 2, 1e-2, 0.1
 ROWS = []
 
 
-def row(label):
+def row(label, *needs):
     def add(does):
-        ROWS.append((label, does))
+        ROWS.append((label, ("transformers", *needs), does))
         return does
     return add
 
@@ -230,7 +231,7 @@ def rank_of_fsdp(rank, port, folder, saved, result):
     dist.destroy_process_group()
 
 
-@row("accelerate, FSDP2 of 2: loads the folder, saves it, Trainer goes on from that")
+@row("accelerate, FSDP2 of 2: loads the folder, saves it, Trainer goes on from that", "accelerate")
 def fsdp():
     import torch.multiprocessing as mp
     one = original()
@@ -283,7 +284,7 @@ def engine(folder):
     return losses
 
 
-@row("DeepSpeed, ZeRO 1: Trainer goes on from its save, with the next losses")
+@row("DeepSpeed, ZeRO 1: Trainer goes on from its save, with the next losses", "deepspeed")
 def from_deepspeed():
     job = subprocess.run([sys.executable, __file__, CONVERT, "--engine", "deepspeed"], capture_output=True, text=True)
     assert job.returncode == 0, job.stdout + job.stderr
@@ -308,8 +309,11 @@ def from_deepspeed():
 
 def main(words):
     good = bad = 0
-    for label, does in ROWS:
+    for label, needs, does in ROWS:
         if words and not any(word in label or word in does.__name__ for word in words):
+            continue
+        if lacks := [need for need in needs if find_spec(need) is None]:
+            print(f"{'skip':6} {label:74} {lacks[0]} is not there", flush=True)
             continue
         try:
             word, said = "ok", does()

@@ -24,7 +24,7 @@ enum class NewOptimizer : std::uint8_t { refused, allowed };
 struct Request {
   std::string source;
   std::string destination;
-  formats::PartsSaid parts;  // of the source, where it is a state dict
+  formats::PartsSaid parts;                     // of the source, where it is a state dict
   std::vector<std::vector<std::string>> names;  // an optimizer's parameters in order, by group
   std::optional<std::string> like;              // a checkpoint that shows the order
   const formats::Format* format = nullptr;

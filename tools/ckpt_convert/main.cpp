@@ -52,15 +52,17 @@ constexpr std::array kFlags = {
     flag(kFilters, "--model KEY", "the model in a state dict (dcp, torch); repeatable", kModelKey)
         .many(),
     flag(kFilters, "--optimizer KEY", "an optimizer in a state dict; repeatable").many(),
-    flag(kFilters, "--names WHAT", "what an optimizer's numbers are called: a FILE, or order",
-         "FILE has a parameter a line, in the order in which the optimizer was given them, and an "
-         "empty line behind each group. It is checked against shapes. order: as the model of a "
-         "torch.save file lists its parameters, which nothing records; what a job resumes from "
-         "wants one of the two. For --to transformers, where the source has names and no order: the "
-         "order in which its optimizer numbers them."),
-    flag(kFilters, "--like CHECKPOINT", "number and group parameters as that job does",
-         "For --to transformers and accelerate-fsdp. The source's own settings stay, and those that "
-         "it lacks are CHECKPOINT's."),
+    flag(
+        kFilters, "--names WHAT", "what an optimizer's numbers are called: a FILE, or order",
+        "FILE has a parameter a line, in the order in which the optimizer was given them, and an "
+        "empty line behind each group. It is checked against shapes. order: as the model of a "
+        "torch.save file lists its parameters, which nothing records; what a job resumes from "
+        "wants one of the two. For --to transformers, where the source has names and no order: the "
+        "order in which its optimizer numbers them."),
+    flag(
+        kFilters, "--like CHECKPOINT", "number and group parameters as that job does",
+        "For --to transformers and accelerate-fsdp. The source's own settings stay, and those that "
+        "it lacks are CHECKPOINT's."),
     flag(kFilters, "--weights", "the model's weights, as load_state_dict takes them",
          "Each parameter and buffer once, under its name and in its most exact copy: a master, "
          "else what the model computes with; tied ones under each name. --to is safetensors where "

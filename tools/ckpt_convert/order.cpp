@@ -18,10 +18,10 @@ std::optional<std::vector<std::string>> all_names(const Request& request) {
 
 formats::SaidOrder order_of_names(const Request& request) {
   using Borders = formats::SaidOrder::Borders;
-  formats::SaidOrder order{.groups = {},
-                           .borders = request.names.size() > 1 ? Borders::said
-                                                               : Borders::of_the_content,
-                           .by = "--names"};
+  formats::SaidOrder order{
+      .groups = {},
+      .borders = request.names.size() > 1 ? Borders::said : Borders::of_the_content,
+      .by = "--names"};
   for (const auto& group : request.names) order.groups.push_back({{}, {}, group});
   return order;
 }
@@ -34,8 +34,9 @@ Result<formats::SaidOrder> order_like(const Request& request, const formats::Par
     return Error{Code::usage, order.by + ": it has no list of an optimizer's parameters"};
   if (!formats::mere_numbers(catalog).empty())
     return Error{Code::usage,
-                 order.by + ": its optimizer has numbers for names, and nothing records which "
-                            "parameter has which",
+                 order.by +
+                     ": its optimizer has numbers for names, and nothing records which "
+                     "parameter has which",
                  formats::names_hint()};
   return order;
 }

@@ -139,11 +139,11 @@ TEST(InspectBeside, StatesOfOneSaveAreCarriedOrRefusedByName) {
 
 TEST(InspectBeside, FoldersAreReadAndNotWritten) {
   const ScratchDirectory scratch;
-  const Outcome run = run_program(
-      "ckpt-convert",
-      {std::string(EBB_FIXTURES) + "/folders/trainer/data", scratch / "t", "--to", "transformers"});
+  const Outcome run =
+      run_program("ckpt-convert", {std::string(EBB_FIXTURES) + "/folders/accelerate/data",
+                                   scratch / "t", "--to", "accelerate"});
   EXPECT_EQ(run.exit, 2) << run.err;
-  EXPECT_TRUE(says(run.err, "ckpt-convert reads transformers, and does not write it")) << run.err;
+  EXPECT_TRUE(says(run.err, "ckpt-convert reads accelerate, and does not write it")) << run.err;
 }
 
 // Named themselves, weights are no less half of a save.
