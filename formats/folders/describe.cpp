@@ -21,6 +21,7 @@
 #include "ebb/formats/state_dict/names.h"
 #include "ebb/formats/state_dict/numbers.h"
 #include "ebb/formats/state_dict/small_tensors.h"
+#include "ebb/formats/torch/numpy_array.h"
 #include "ebb/formats/torch_save/torch_save.h"
 
 namespace ebb::formats {
@@ -44,6 +45,7 @@ std::vector<Part> parts_in(FolderKind kind, const SourceTree& tree) {
 }
 
 bool holds_object(const Value& value) {
+  if (is_numpy_array(value)) return false;
   return value.kind == Value::Kind::object || std::ranges::any_of(value.items, holds_object) ||
          std::ranges::any_of(value.entries, [](const auto& entry) {
            return holds_object(entry.first) || holds_object(entry.second);
@@ -191,8 +193,8 @@ class Describer {
     return {};
   }
 
-  // Objects of Python's - numpy's random numbers - are known by name alone, so no other format can
-  // hold them: they stay behind, and that is said. Names that are not known stay, to be refused.
+  // Objects of Python's are known by name alone, so no other format can hold them: they stay
+  // behind, and that is said. Names that are not known stay, to be refused.
   void leave_objects(const Part& part, std::size_t first) {
     std::set<std::string> names;
     auto& values = catalog().values;

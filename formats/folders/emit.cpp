@@ -134,7 +134,7 @@ class Emitter {
                                      .file_bytes = std::min(request_.file_bytes, kModelBytes)}));
     joined_.add(std::move(plan), model, [](const std::string& file) { return file; });
     add_derived();
-    return add_torch(kOptimizerKey, "optimizer.pt");
+    return add_torch(kOptimizerKey, "optimizer.pt", Loader::weights_only);
   }
 
   Result<> add_accelerates() {
@@ -152,10 +152,10 @@ class Emitter {
     return {};
   }
 
-  Result<> add_torch(std::string_view key, const std::string& file) {
+  Result<> add_torch(std::string_view key, const std::string& file, Loader loader) {
     const PartContent its = part(key, Depth::below_key);
     EBB_TRY_ASSIGN(const Layout layout, joined_.layout_of(its));
-    EBB_TRY_ASSIGN(EmitPlan plan, emit_torch({.content = its.catalog, .layout = layout}));
+    EBB_TRY_ASSIGN(EmitPlan plan, emit_torch({.content = its.catalog, .layout = layout}, loader));
     joined_.add(std::move(plan), its, [&](const std::string&) { return file; });
     return {};
   }
@@ -192,7 +192,7 @@ class Emitter {
     for (const std::string& key : keys) {
       const auto file = job_file(kind_, key, own());
       if (file && has_all(key, file->random_numbers))
-        EBB_TRY(add_torch(key, file->name));
+        EBB_TRY(add_torch(key, file->name, Loader::with_arrays));
       else if (is_random_numbers(key))
         leave_random_numbers(key);
     }
@@ -210,15 +210,17 @@ class Emitter {
                                                                    : TrainersOwn::no;
   }
 
+  // As values: a torch.save file for weights_only has had tensors in place of numpy's arrays.
   bool has_all(std::string_view key, std::span<const std::string_view> fields) const {
-    return std::ranges::all_of(fields, [&](std::string_view field) {
-      const auto is_it = [&](const auto& entry) {
-        return entry.path.size() > 1 && first_word(entry.path) == key &&
-               is_word(entry.path[1], field);
-      };
-      return std::ranges::any_of(content_.values, is_it) ||
-             std::ranges::any_of(content_.tensors, is_it);
+    const bool tensors = std::ranges::any_of(content_.tensors, [&](const TensorEntry& tensor) {
+      return first_word(tensor.path) == key;
     });
+    return fields.empty() || (!tensors && std::ranges::all_of(fields, [&](std::string_view field) {
+             return std::ranges::any_of(content_.values, [&](const ValueEntry& value) {
+               return value.path.size() > 1 && first_word(value.path) == key &&
+                      is_word(value.path[1], field);
+             });
+           }));
   }
 
   // A loader takes all of them or fails.

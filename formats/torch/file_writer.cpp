@@ -7,6 +7,7 @@
 #include "ebb/formats/core/check.h"
 #include "ebb/formats/core/crc32c.h"
 #include "ebb/formats/pickle/pickle.h"
+#include "ebb/formats/torch/numpy_array.h"
 #include "ebb/formats/torch/tensor.h"
 #include "ebb/formats/zip/zip_layout.h"
 
@@ -264,6 +265,7 @@ void TorchFileWriter::value(const Value& value) {
       return tensor(add_storage(value.dtype, {value.raw}), 0, shape_of(value));
     case Value::Kind::object: {  // a data class's constructor's arguments, then its attributes
       EBB_CHECK(value.items.size() == 2);
+      if (is_numpy_array(value)) return write_numpy_array(*this, value);
       const std::size_t dot = value.text.rfind('.');
       call(value.text.substr(0, dot), value.text.substr(dot + 1), items_of(value.items[0]));
       const Value& state = value.items[1];
@@ -296,6 +298,7 @@ OutputFile TorchFileWriter::finish(std::string name, Rank writer) {
 }
 
 std::string_view unwritable_part(const Value& value) {
+  if (is_numpy_array(value)) return {};
   if (value.kind == Value::Kind::object && !(is_data_class(value.text) && value.items.size() == 2))
     return value.text;
   const bool has_dtype = value.kind == Value::Kind::dtype || value.kind == Value::Kind::tensor;

@@ -5,6 +5,7 @@
 #include "ebb/formats/core/sha256.h"
 #include "ebb/formats/pickle/known_globals.h"
 #include "ebb/formats/torch/archive.h"
+#include "ebb/formats/torch/numpy_array.h"
 #include "ebb/formats/torch/unread.h"
 
 namespace ebb::formats {
@@ -196,6 +197,10 @@ class Converter {
         is_enumeration(graph_.text(args[0])))
       return name(graph_.text(args[0]));
     if (is_data_class(callee)) return data_object(id);
+    if (auto array = numpy_array(graph_, id)) {
+      EBB_TRY(graph_.charge(array->items[1].raw.size()));
+      return *std::move(array);
+    }
     const std::string_view unsafe =
         is_known_global(callee) ? unsafe_name_below(graph_, id) : callee;
     return name(unsafe.empty() ? callee : unsafe);

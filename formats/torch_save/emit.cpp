@@ -2,6 +2,7 @@
 #include "ebb/formats/state_dict/nesting.h"
 #include "ebb/formats/state_dict/state_dict.h"
 #include "ebb/formats/torch/file_writer.h"
+#include "ebb/formats/torch/numpy_array.h"
 #include "ebb/formats/torch/tensor.h"
 #include "ebb/formats/torch_save/torch_save.h"
 
@@ -12,26 +13,30 @@ namespace {
 constexpr std::string_view kStem = "checkpoint";
 
 // weights_only loads no objects of classes, data classes included.
-std::string_view unloadable_part(const Value& value) {
-  if (value.kind == Value::Kind::object) return value.text;
+std::string_view unloadable_part(const Value& value, Loader loader) {
+  const bool array = loader == Loader::with_arrays && is_numpy_array(value);
+  if (value.kind == Value::Kind::object && !array) return value.text;
   for (const Value& item : value.items)
-    if (const auto part = unloadable_part(item); !part.empty()) return part;
+    if (const auto part = unloadable_part(item, loader); !part.empty()) return part;
   for (const auto& [key, item] : value.entries) {
-    if (const auto part = unloadable_part(key); !part.empty()) return part;
-    if (const auto part = unloadable_part(item); !part.empty()) return part;
+    if (const auto part = unloadable_part(key, loader); !part.empty()) return part;
+    if (const auto part = unloadable_part(item, loader); !part.empty()) return part;
   }
   return unwritable_part(value);
 }
 
 class Emitter {
  public:
-  explicit Emitter(const Catalog& content)
-      : content_(content), dict_(state_dict_of(content)), file_(content, std::string(kStem)) {}
+  Emitter(const Catalog& content, Loader loader)
+      : content_(content),
+        loader_(loader),
+        dict_(state_dict_of(content)),
+        file_(content, std::string(kStem)) {}
 
   Result<EmitPlan> run() {
     EBB_TRY(check_reads_back(content_, dict_));
     for (std::uint32_t i = 0; i < dict_.tensors.size(); ++i) EBB_TRY(place_tensor(i));
-    for (const PlacedValue& value : dict_.values) EBB_TRY(place_value(value));
+    for (PlacedValue& value : dict_.values) EBB_TRY(place_value(value));
     for (const ContainerEntry& container : content_.containers) EBB_TRY(nesting_.add(container));
     write(nesting_.root());
     plan_.files.push_back(file_.finish(compose("{}.pt", kStem), Rank{0}));
@@ -49,8 +54,17 @@ class Emitter {
     return {};
   }
 
-  Result<> place_value(const PlacedValue& value) {
-    const std::string_view part = unloadable_part(value.value);
+  Result<> place_value(PlacedValue& value) {
+    if (loader_ == Loader::weights_only && holds_numpy_array(value.value))
+      if (auto tensors = with_tensors(value.value)) {
+        value.value = *std::move(tensors);
+        plan_.notes.push_back(
+            compose("value {}: numpy's array becomes a tensor, as weights_only "
+                    "wants it",
+                    json_string(value.place.key)));
+        plan_.rewritten.push_back(value.place.key);
+      }
+    const std::string_view part = unloadable_part(value.value, loader_);
     if (part.empty()) return nesting_.add(value.place.path, Nesting::Leaf{&value.value});
     plan_.dropped.push_back(
         compose("value {}: holds an object of class {}", json_string(value.place.key), part));
@@ -98,6 +112,7 @@ class Emitter {
   }
 
   const Catalog& content_;
+  Loader loader_;
   StateDict dict_;
   Nesting nesting_;
   TorchFileWriter file_;
@@ -107,8 +122,8 @@ class Emitter {
 }  // namespace
 }  // namespace torch_save
 
-Result<EmitPlan> emit_torch(const EmitRequest& request) {
-  return torch_save::Emitter(request.content).run();
+Result<EmitPlan> emit_torch(const EmitRequest& request, Loader loader) {
+  return torch_save::Emitter(request.content, loader).run();
 }
 
 }  // namespace ebb::formats

@@ -3,6 +3,7 @@
 // what is read and what is lost: docs/formats/torch.md.
 #pragma once
 
+#include <cstdint>
 #include <memory>
 #include <vector>
 
@@ -21,8 +22,12 @@ ResumeRules torch_resume();
 std::vector<Error> torch_problems(const std::shared_ptr<const SourceTree>& tree,
                                   const Catalog& catalog);
 
-// One file, checkpoint.pt, that torch.load(weights_only=True) reads; how it is cut does not matter.
-// Code::layout when two entries belong at one place of the nesting.
-Result<EmitPlan> emit_torch(const EmitRequest& request);
+// Who loads a file: torch.load(weights_only=True) alone, which takes no array of numpy's, or a job
+// that allows them.
+enum class Loader : std::uint8_t { weights_only, with_arrays };
+
+// One file, checkpoint.pt; how it is cut does not matter. For weights_only arrays become tensors,
+// which is noted. Code::layout when two entries belong at one place of the nesting.
+Result<EmitPlan> emit_torch(const EmitRequest& request, Loader loader = Loader::weights_only);
 
 }  // namespace ebb::formats

@@ -45,12 +45,12 @@ def convert(*words, fails=None):
 # --- Trainer --------------------------------------------------------------------------------------
 
 
-def llama(tied=False):
+def llama(tied=False, dropout=0.0):
     from transformers import LlamaConfig, LlamaForCausalLM
     torch.manual_seed(0)
     return LlamaForCausalLM(LlamaConfig(
         vocab_size=32, hidden_size=16, intermediate_size=24, num_hidden_layers=2, num_attention_heads=4,
-        num_key_value_heads=4, max_position_embeddings=16, tie_word_embeddings=tied, attention_bias=True))
+        num_key_value_heads=4, max_position_embeddings=16, tie_word_embeddings=tied, attention_bias=True, attention_dropout=dropout))
 
 
 def batches():
@@ -66,7 +66,7 @@ def states_of(model, optimizer):
     return held
 
 
-def trainer_of(folder, tied=False, **more):
+def trainer_of(folder, tied=False, dropout=0.0, **more):
     from transformers import PrinterCallback, Trainer, TrainingArguments
 
     class Job(Trainer):
@@ -87,7 +87,7 @@ def trainer_of(folder, tied=False, **more):
     arguments = TrainingArguments(output_dir=folder, max_steps=STEPS, save_steps=SAVED, per_device_train_batch_size=BATCH,
                                   learning_rate=RATE, weight_decay=DECAY, report_to=[], use_cpu=True, disable_tqdm=True,
                                   logging_strategy="no", max_grad_norm=0, **more)
-    job = Job(model=llama(tied), args=arguments,
+    job = Job(model=llama(tied, dropout), args=arguments,
               train_dataset=[{"input_ids": x, "labels": x} for x in batches()])
     job.losses = []
     job.remove_callback(PrinterCallback)
@@ -97,12 +97,12 @@ def trainer_of(folder, tied=False, **more):
 class Original:
     """A Trainer's run, its save at step 2 and what it held there."""
 
-    def __init__(self, name, tied=False):
-        self.tied = tied
-        job = trainer_of(name, tied)
+    def __init__(self, name, **kind):
+        self.kind = kind
+        job = trainer_of(name, **kind)
         job.train()
         self.losses, self.folder = job.losses, f"{name}/checkpoint-{SAVED}"
-        again = trainer_of(name + "-again", tied)
+        again = trainer_of(name + "-again", **kind)
         again.train(resume_from_checkpoint=self.folder)
         assert again.losses == self.losses[SAVED:], "Trainer's own folder gives other losses"
         self.held, self.groups = again.found, again.groups
@@ -115,7 +115,7 @@ class Original:
 
     def judge(self, folder, settings=True):
         """Trainer goes on from the folder as it did from its own."""
-        job = trainer_of(folder + "-resumed", self.tied)
+        job = trainer_of(folder + "-resumed", **self.kind)
         job.train(resume_from_checkpoint=folder)
         assert job.found.keys() == self.held.keys(), job.found.keys() ^ self.held.keys()
         for key, value in self.held.items():
@@ -180,6 +180,20 @@ def through_safetensors():
 def named(source, folder, *words):
     convert(source, folder, "--to", "transformers", *words)
     return folder
+
+
+@row("Trainer: dropout goes on with the random numbers of the save, through DCP")
+def dropout():
+    one = Original("dropout", dropout=0.5)
+    convert(one.folder, "dropout-dcp", "--to", "dcp")
+    convert("dropout-dcp", "dropout-back", "--to", "transformers")
+    said = one.judge("dropout-back")
+    os.remove("dropout-back/rng_state.pth")
+    try:
+        one.judge("dropout-back")
+    except AssertionError:
+        return said
+    raise AssertionError("other random numbers gave the same losses: this judge sees nothing")
 
 
 @row("Trainer: tied weights, files of at most 4 KiB with an index")

@@ -112,10 +112,31 @@ TEST(WrittenTrainerFolder, KeepsTheNumbersOfATrainers) {
   }
 }
 
-// A loader that finds one of them and not the others fails.
-TEST(WrittenTrainerFolder, HasNoHalfOfTheRandomNumbers) {
+TEST(WrittenTrainerFolder, HasTheRandomNumbersAsTheyWere) {
   const auto source = read(load("trainer"));
   ASSERT_NE(source, nullptr);
+  for (const char* through : {"transformers", "dcp"}) {
+    const auto there = write(*source, through);
+    ASSERT_TRUE(there) << there.error().message;
+    const auto written = write(*there->checkpoint, "transformers");
+    ASSERT_TRUE(written) << written.error().message;
+    EXPECT_NE(written->tree->find("rng_state.pth"), nullptr) << through;
+    for (const char* key : {"rng_state.numpy", "rng_state.cpu"}) {
+      const Value* was = written_value(source->catalog(), key);
+      const Value* is = written_value(written->checkpoint->catalog(), key);
+      ASSERT_TRUE(was != nullptr && is != nullptr) << key;
+      EXPECT_EQ(to_json(*is), to_json(*was)) << through;
+    }
+  }
+}
+
+// A loader that finds one of them and not the others fails.
+TEST(WrittenTrainerFolder, HasNoHalfOfTheRandomNumbers) {
+  const auto whole = read(load("trainer"));
+  ASSERT_NE(whole, nullptr);
+  const auto plain = write(*whole, "torch");  // weights_only takes no array
+  ASSERT_TRUE(plain) << plain.error().message;
+  const std::unique_ptr<Checkpoint>& source = plain->checkpoint;
   const auto written = write(*source, "transformers");
   ASSERT_TRUE(written) << written.error().message;
   for (const char* file :

@@ -121,7 +121,7 @@ TEST(InspectBeside, StatesOfOneSaveAreCarriedOrRefusedByName) {
     const Outcome done = run_program("ckpt-convert", {folders + "trainer/data", made, "--to", to,
                                                       "--names", folders + "trainer/names"});
     EXPECT_EQ(done.exit, 0) << to << done.err;
-    EXPECT_TRUE(says(done.out, "not read: rng_state.pth: rng_state.numpy in it")) << done.out;
+    EXPECT_FALSE(says(done.out, "rng_state.pth")) << "all of it is there: " << done.out;
     const Outcome screen = inspect({made});
     EXPECT_TRUE(says(screen.out, "exp_avg 6, exp_avg_sq 6")) << screen.out;
   }
