@@ -41,7 +41,13 @@ enum class Depth : std::uint8_t { with_key, below_key };
 class Emitter {
  public:
   Emitter(FolderKind kind, const EmitRequest& request)
-      : kind_(kind), request_(request), content_(request.content), joined_(request) {}
+      : kind_(kind), request_(request), content_(request.content), joined_(request) {
+    for (std::uint32_t i = 0; i < content_.tensors.size(); ++i) {
+      const TensorEntry& tensor = content_.tensors[i];
+      if (tensor.state == "master" && first_word(tensor.path) == kModelKey)
+        masters_.emplace(tensor.name, i);
+    }
+  }
 
   Result<EmitPlan> run() {
     EBB_TRY(check_parts());
@@ -69,6 +75,10 @@ class Emitter {
             compose("{} has a model and its optimizer; the content has no {}", name(), key),
             "--to safetensors writes weights alone; --to dcp and --to torch keep what "
             "there is"};
+    if (content_.groups.empty())
+      return Error{Code::unsupported,
+                   "nothing says how the optimizer is set: its states lie here, and no groups",
+                   "--like CHECKPOINT takes groups and settings from a checkpoint of that job"};
     return {};
   }
 
@@ -80,8 +90,8 @@ class Emitter {
       return depth == Depth::with_key ? path : tail(path);
     };
     for (std::uint32_t i = 0; i < content_.tensors.size(); ++i) {
+      if (first_word(content_.tensors[i].path) != key || is_derived(content_.tensors[i])) continue;
       TensorEntry tensor = content_.tensors[i];
-      if (first_word(tensor.path) != key || is_derived(tensor)) continue;
       tensor.path = placed(tensor.path);
       tensor.key = joined(tensor.path);
       part.catalog.tensors.push_back(std::move(tensor));
@@ -100,15 +110,10 @@ class Emitter {
   }
 
   // What a job rounds the master to, where the master is the model's.
-  bool is_derived(const TensorEntry& tensor) {
-    if (tensor.state != "param") return false;
-    if (masters_.empty())
-      for (std::uint32_t i = 0; i < content_.tensors.size(); ++i)
-        if (content_.tensors[i].state == "master" &&
-            first_word(content_.tensors[i].path) == kModelKey)
-          masters_.emplace(content_.tensors[i].name, i);
+  bool is_derived(const TensorEntry& tensor) const {
     const auto master = masters_.find(tensor.name);
-    return master != masters_.end() && is_rounded_master(tensor, content_.tensors[master->second]);
+    return tensor.state == "param" && master != masters_.end() &&
+           is_rounded_master(tensor, content_.tensors[master->second]);
   }
 
   void add_derived() {
@@ -123,8 +128,11 @@ class Emitter {
       tensor.name = *tensor.key;
       tensor.state = "param";
     }
-    PartContent header = part(kModelHeaderKey, Depth::below_key);
-    std::ranges::move(header.catalog.values, std::back_inserter(model.catalog.values));
+    for (const ValueEntry& value : model.catalog.values)
+      joined_.plan().dropped.push_back(
+          compose("value {}: a file of safetensors has no place for it beside the model",
+                  json_string(compose("{}.{}", kModelKey, value.key))));
+    model.catalog.values = part(kModelHeaderKey, Depth::below_key).catalog.values;
     std::vector<Shape> shapes;
     for (const TensorEntry& tensor : model.catalog.tensors) shapes.push_back(tensor.shape);
     EBB_TRY_ASSIGN(const Layout whole, Layout::make({}, std::move(shapes)));
@@ -212,15 +220,16 @@ class Emitter {
 
   // As values: a torch.save file for weights_only has had tensors in place of numpy's arrays.
   bool has_all(std::string_view key, std::span<const std::string_view> fields) const {
-    const bool tensors = std::ranges::any_of(content_.tensors, [&](const TensorEntry& tensor) {
-      return first_word(tensor.path) == key;
+    if (fields.empty()) return true;
+    for (const TensorEntry& tensor : content_.tensors)
+      if (first_word(tensor.path) == key) return false;
+    return std::ranges::all_of(fields, [&](std::string_view field) {
+      return std::ranges::any_of(content_.values, [&](const ValueEntry& value) {
+        if (first_word(value.path) != key) return false;
+        return value.path.size() > 1 ? is_word(value.path[1], field)
+                                     : value.value.find(field) != nullptr;
+      });
     });
-    return fields.empty() || (!tensors && std::ranges::all_of(fields, [&](std::string_view field) {
-             return std::ranges::any_of(content_.values, [&](const ValueEntry& value) {
-               return value.path.size() > 1 && first_word(value.path) == key &&
-                      is_word(value.path[1], field);
-             });
-           }));
   }
 
   // A loader takes all of them or fails.

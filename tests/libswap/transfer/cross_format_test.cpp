@@ -138,6 +138,7 @@ constexpr Expected kExpected[] = {
     // Folders of a trainer have a file for each part, and for little else.
     {"", "transformers", "refused: transformers has a model and its optimizer"},
     {"", "accelerate-fsdp", "refused: accelerate-fsdp has a model and its optimizer"},
+    {"", "accelerate-fsdp", "refused: nothing says how the optimizer is set"},
     {"", "transformers", "refused: transformers has one model and one optimizer"},
     {"", "accelerate-fsdp", "refused: accelerate-fsdp has one model and one optimizer"},
     {"", "transformers", "refused: an optimizer of transformers has numbers for names"},
