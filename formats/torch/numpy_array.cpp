@@ -152,8 +152,9 @@ std::optional<Value> with_tensors(const Value& value) {
   Value out = value;
   const auto replace = [](Value& item) {
     auto with = with_tensors(item);
-    if (with) item = *std::move(with);
-    return with.has_value();
+    const bool done = with.has_value();
+    if (done) item = *std::move(with);
+    return done;
   };
   for (Value& item : out.items)
     if (!replace(item)) return std::nullopt;
