@@ -30,6 +30,7 @@ constinit const F kThe{};
 constinit const auto kFormats = std::to_array<const Format*>({
     &kThe<native::Format>,
     &kThe<megatron::TorchDistFormat>,  // DCP underneath, so before it
+    &kThe<megatron::RankFormat>,
     &kThe<megatron::FsdpFormat>,
     &kThe<folders::LightningFormat>,  // DCP, too, with one file more
     &kThe<dcp::Format>,

@@ -184,25 +184,14 @@ class TorchDistReader {
     const std::int64_t pp = whole("pipeline_model_parallel_size");
     if (tp > 1) catalog().partition += compose(", tensor parallel {}", tp);
     if (pp > 1) catalog().partition += compose(", pipeline parallel {}", pp);
-    const std::int64_t words = whole("vocab_size"), stored = whole("padded_vocab_size");
-    if (words > 0 && stored > words)
-      catalog().notes.push_back(
-          compose("the vocabulary is padded from {} to {} rows", words, stored));
+    if (std::string padded = padding_note(catalog()); !padded.empty())
+      catalog().notes.push_back(std::move(padded));
   }
 
   std::shared_ptr<const SourceTree> tree_;
   std::unique_ptr<TorchDistCheckpoint> checkpoint_;
   UnknownNames unknown_;
 };
-
-Error saved_by_rank(const SourceTree& tree, const std::string& folder) {
-  return Error{Code::unsupported,
-               compose("{}{}{}: saved with Megatron's --ckpt-format torch, a folder {}* for each "
-                       "rank with its part of each matrix: this version does not read that",
-                       tree.root(), folder.empty() ? "" : "/", folder, kRankFolder),
-               "let the job load it once with --ckpt-convert-format torch_dist and "
-               "--ckpt-convert-save DIR: torch_dist is read"};
-}
 
 }  // namespace
 
@@ -211,8 +200,7 @@ Error saved_by_rank(const SourceTree& tree, const std::string& folder) {
 namespace ebb::formats {
 
 bool detect_megatron(const SourceTree& tree) {
-  const megatron::Kind kind = megatron::look_for_place(tree).kind;
-  return kind == megatron::Kind::torch_dist || kind == megatron::Kind::by_rank;
+  return megatron::look_for_place(tree).kind == megatron::Kind::torch_dist;
 }
 
 std::string_view why_bound_to_megatron(const TensorEntry& tensor) {
@@ -223,7 +211,6 @@ std::string_view why_bound_to_megatron(const TensorEntry& tensor) {
 
 Result<std::unique_ptr<Checkpoint>> describe_megatron(std::shared_ptr<const SourceTree> tree) {
   EBB_TRY_ASSIGN(const megatron::Place place, megatron::find_place(*tree));
-  if (place.kind == megatron::Kind::by_rank) return megatron::saved_by_rank(*tree, place.folder);
   return megatron::TorchDistReader(folder_of(std::move(tree), place.folder)).run(place.folder);
 }
 

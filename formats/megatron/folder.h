@@ -21,7 +21,7 @@ enum class Kind : std::uint8_t {
   none,        // nothing of Megatron's here
   torch_dist,  // whole or not
   fsdp,
-  by_rank,  // --ckpt-format torch: a folder mp_rank_XX for each rank; not read
+  by_rank,  // --ckpt-format torch: a folder mp_rank_XX for each rank
 };
 
 struct Place {

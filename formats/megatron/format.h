@@ -54,4 +54,26 @@ class FsdpFormat final : public formats::Format {
   }
 };
 
+class RankFormat final : public formats::Format {
+ public:
+  constexpr RankFormat()
+      : formats::Format({.name = "megatron-torch",
+                         .summary = "Megatron's --ckpt-format torch, files of each rank",
+                         .steps = StepCounters::values,
+                         .written = Written::no}) {}
+  bool detect(const SourceTree& tree) const override { return detect_megatron_ranks(tree); }
+  Result<std::unique_ptr<Checkpoint>> describe(
+      std::shared_ptr<const SourceTree> tree) const override {
+    return describe_megatron_ranks(std::move(tree));
+  }
+  Result<EmitPlan> emit(const EmitRequest&) const override {
+    return Error{Code::unsupported, "Megatron's --ckpt-format torch is not written", "--to megatron"};
+  }
+  ResumeRules resume_rules() const override { return megatron_ranks_resume(); }
+  std::vector<Error> problems(const std::shared_ptr<const SourceTree>& tree,
+                              const Catalog& catalog) const override {
+    return megatron_rank_problems(tree, catalog);
+  }
+};
+
 }  // namespace ebb::formats::megatron

@@ -97,8 +97,33 @@ constexpr ResumeRule kFsdp[] = {
      "however unevenly they are cut"},
 };
 
+bool of_other_cut(const ResumeQuestion& question) {
+  return question.world % std::max<std::uint32_t>(1, question.catalog.world) != 0;
+}
+
+bool fixes_data_parallel(const ResumeQuestion& question) {
+  return has_optimizer(question.catalog, "muon");
+}
+
+std::string as_many_parts(const ResumeQuestion& question) {
+  return compose("a job loads each rank's files as they are, at the same tensor- and "
+                 "pipeline-parallel sizes as saved, whose product is {}: {wanted} cannot have them",
+                 question.catalog.world);
+}
+
+constexpr ResumeRule kRanks[] = {
+    {Says::no, of_other_cut, {}, "megatron", {}, {}, as_many_parts},
+    {Says::yes, always,
+     "as long as its tensor- and pipeline-parallel sizes stay: each of {wanted} loads the files of "
+     "its own; --to megatron makes torch_dist of it, which has any sizes"},
+    {Says::note, fixes_data_parallel,
+     "its layer-wise optimizer (Muon) has a file for each data-parallel rank, whose number has to "
+     "stay"},
+};
+
 }  // namespace
 
+ResumeRules megatron_ranks_resume() { return {"Megatron-LM (megatron-core 0.19)", kRanks}; }
 ResumeRules megatron_resume() { return {"megatron-core 0.19", kTorchDist}; }
 ResumeRules megatron_fsdp_resume() { return {"Megatron-FSDP 0.6", kFsdp}; }
 

@@ -10,6 +10,7 @@
 #include "ebb/formats/megatron/folder.h"
 #include "ebb/formats/megatron/megatron.h"
 #include "ebb/formats/megatron/names.h"
+#include "ebb/formats/torch_save/torch_save.h"
 
 namespace ebb::formats::megatron {
 namespace {
@@ -128,6 +129,14 @@ std::vector<Error> megatron_problems(const std::shared_ptr<const SourceTree>& tr
   megatron::check_objects(catalog, problems);
   if (std::string differ = megatron::iterations_that_differ(catalog); !differ.empty())
     problems.push_back({Code::layout, compose("{}: {}", folder->root(), differ)});
+  return problems;
+}
+
+std::vector<Error> megatron_rank_problems(const std::shared_ptr<const SourceTree>& tree,
+                                          const Catalog& catalog) {
+  std::vector<Error> problems = torch_problems(tree, catalog);
+  if (std::string differ = megatron::iterations_that_differ(catalog); !differ.empty())
+    problems.push_back({Code::layout, compose("{}: {}", tree->root(), differ)});
   return problems;
 }
 

@@ -110,13 +110,6 @@ std::optional<std::vector<std::size_t>> cutting_order(const PickleGraph& graph, 
   return order;
 }
 
-TorchTensor view_of(const TorchTensor& local, const PlacedBox& placed) {
-  TorchTensor view = local;
-  view.shape = placed.box.extent;
-  for (std::size_t i = 0; i < placed.at.size(); ++i) view.first += placed.at[i] * local.strides[i];
-  return view;
-}
-
 std::optional<Box> box_of(const PickleGraph& graph, PickleId metadata) {
   Box box;
   const PickleId offsets = attribute_of(graph, metadata, "shard_offsets");
@@ -216,7 +209,10 @@ Result<ShardedReader::Part> ShardedReader::dtensor(const Wrapper& wrapper) {
     return bad(
         compose("a DTensor of {} whose part is {}", name_of(wrapper.dtype), name_of(tensor.dtype)));
   EBB_TRY(graph_.charge(placed->boxes.size() * kShardBytes));
-  for (PlacedBox& box : placed->boxes) part.shards.push_back({box.box, view_of(tensor, box)});
+  for (PlacedBox& box : placed->boxes) {
+    TorchTensor mine = tensor.part(box.at, box.box.extent);
+    part.shards.push_back({std::move(box.box), std::move(mine)});
+  }
   return Part(std::move(part));
 }
 

@@ -185,6 +185,13 @@ bool TorchTensor::row_major() const {
   return true;
 }
 
+TorchTensor TorchTensor::part(const Shape& at, Shape extent) const {
+  TorchTensor view = *this;
+  view.shape = std::move(extent);
+  for (std::size_t i = 0; i < at.size(); ++i) view.first += at[i] * strides[i];
+  return view;
+}
+
 std::optional<DType> torch_dtype_named(std::string_view global) {
   if (!global.starts_with("torch.")) return std::nullopt;
   const std::string_view name = global.substr(6);

@@ -31,6 +31,8 @@ struct TorchTensor {
   std::uint64_t elems() const { return volume(shape); }
   std::uint64_t bytes() const { return elems() * bytes_of(dtype); }
   bool row_major() const;  // dense, in the order of its own shape
+  // The elements [at, at + extent) of it, in the same storage. REQUIRES: inside.
+  TorchTensor part(const Shape& at, Shape extent) const;
 };
 
 // Wrappers around a tensor: a parameter, a tensor with attributes. Looked through, so many at most.

@@ -26,6 +26,7 @@ class TorchFile {
   static Result<TorchFile> open(std::shared_ptr<const ByteSource> source);
 
   const PickleGraph& graph() const;
+  const TorchArchive* archive() const { return std::get_if<TorchArchive>(&content_); }
   ByteOrder order() const;
   std::size_t records() const;   // how many there are; of an archive, with the few of its own
   std::string producer() const;  // "torch 2.7 or newer", as far as the records tell

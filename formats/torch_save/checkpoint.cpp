@@ -11,13 +11,14 @@ void FileCheckpoint::expect(std::size_t records) {
   building().tensors.reserve(catalog().tensors.size() + records);
 }
 
-void FileCheckpoint::add_file(std::string name, std::shared_ptr<const ByteSource> source,
-                              ByteOrder order) {
+std::uint32_t FileCheckpoint::add_file(std::string name, std::shared_ptr<const ByteSource> source,
+                                       ByteOrder order) {
   building().files.push_back({std::move(name), source->size(), std::nullopt});
   files_.push_back({std::move(source), order});
+  return static_cast<std::uint32_t>(files_.size() - 1);
 }
 
-std::uint32_t FileCheckpoint::add(StoredRecord stored) {
+std::uint32_t FileCheckpoint::add(StoredRecord stored, std::uint32_t file) {
   const ZipEntry& entry = stored.entry;
   const bool checked = entry.has_crc() && !entry.deflated;  // inflating checks by itself
   const std::uint32_t number = add_record({.name = entry.name,
@@ -27,7 +28,7 @@ std::uint32_t FileCheckpoint::add(StoredRecord stored) {
                                            .crc = entry.crc});
   Record& of = records_.emplace_back();
   of.entry = {.name = {}, .crc = entry.crc, .stored_size = entry.stored_size, .size = entry.size};
-  of.file = static_cast<std::uint32_t>(files_.size() - 1);
+  of.file = file;
   if (entry.deflated) deflated_.emplace(number, std::move(stored.entry));
   return number;
 }

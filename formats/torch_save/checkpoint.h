@@ -1,5 +1,5 @@
 // Described torch.save files: a tensor is one chunk of one storage, or the boxes of it that ranks
-// have in files of their own. Internal to formats/torch_save.
+// have in files of their own. For readers of such files.
 #pragma once
 
 #include <cstdint>
@@ -25,10 +25,11 @@ class FileCheckpoint : public ArchiveCheckpoint {
 
   // About how many more records and tensors will come: their lists do not move while they grow.
   void expect(std::size_t records);
-  // A file of the tree, and the order of bytes in it; what is added next lies there.
-  void add_file(std::string name, std::shared_ptr<const ByteSource> source, ByteOrder order);
-  // Records are numbered in the order they are added.
-  std::uint32_t add(StoredRecord record);
+  // A file of the tree, and the order of bytes in it. Files and records are numbered in the order
+  // they are added.
+  std::uint32_t add_file(std::string name, std::shared_ptr<const ByteSource> source,
+                         ByteOrder order);
+  std::uint32_t add(StoredRecord record, std::uint32_t file);
   // `entry` gets its chunk. REQUIRES: the tensor lies inside the record.
   void add_tensor(TensorEntry entry, TorchTensor tensor, std::uint32_t record);
   // The tensor at this place of the catalog's list gets a chunk: what lies in `box` of it. Gives

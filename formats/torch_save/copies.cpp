@@ -39,6 +39,10 @@ class Elements {
 
 }  // namespace
 
+Result<> read_copy(const StoredCopy& copy, std::uint64_t first, std::span<std::byte> into) {
+  return Elements(copy).read(first, into);
+}
+
 Result<bool> same_elements(const StoredCopy& one, const StoredCopy& other, std::uint64_t& budget) {
   constexpr std::uint64_t kBlock = MiB;
   if (one.tensor.dtype != other.tensor.dtype || one.tensor.shape != other.tensor.shape)

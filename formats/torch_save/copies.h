@@ -1,5 +1,5 @@
 // Two places of torch.save files that should hold the same elements: replicas of several ranks.
-// Internal to formats/torch_save.
+// For readers of such files.
 #pragma once
 
 #include <memory>
@@ -18,5 +18,9 @@ struct StoredCopy {
 // By the checksums of the records where these tell, else by the elements, a block at a time: so
 // many bytes at most, which is what is left of `budget` (Code::limit beyond it).
 Result<bool> same_elements(const StoredCopy& one, const StoredCopy& other, std::uint64_t& budget);
+
+// Bytes [first, first + into.size()) of its elements, row-major and little-endian. REQUIRES: there
+// are so many.
+Result<> read_copy(const StoredCopy& copy, std::uint64_t first, std::span<std::byte> into);
 
 }  // namespace ebb::formats::torch_save

@@ -39,9 +39,17 @@ Result<OpenFile> OpenFile::open(const SourceTree& tree, const std::string& name,
   EBB_TRY_ASSIGN(std::shared_ptr<const ByteSource> source, tree.open(name));
   EBB_TRY_ASSIGN(TorchFile file, TorchFile::open(source));
   checkpoint.expect(file.records());
-  checkpoint.add_file(name, source, file.order());
+  const std::uint32_t number = checkpoint.add_file(name, source, file.order());
   auto content = std::make_unique<Content>(std::move(file), source, named);
-  return OpenFile(std::move(source), std::move(content), checkpoint);
+  return OpenFile(std::move(source), std::move(content), checkpoint, number);
+}
+
+Result<ReadablePart> OpenFile::value_at(PickleId id) const {
+  if (const TorchArchive* archive = content_->file.archive())
+    return readable_part_of(graph(), id, *archive);
+  ReadablePart part;
+  EBB_TRY_ASSIGN(part.value, value_of(graph(), id, nullptr));
+  return part;
 }
 
 Result<std::uint32_t> OpenFile::number_of(const TorchTensor& tensor) {
@@ -51,14 +59,18 @@ Result<std::uint32_t> OpenFile::number_of(const TorchTensor& tensor) {
     return known->second.number;
   }
   EBB_TRY_ASSIGN(StoredRecord record, content_->file.record_of(tensor));
-  const Known fresh{checkpoint_->add(std::move(record)), tensor.storage.bytes};
+  const Known fresh{checkpoint_->add(std::move(record), number_), tensor.storage.bytes};
   records_.insert_or_assign(tensor.storage.key, fresh);
   return fresh.number;
 }
 
-Result<bool> OpenFile::has_same(const TorchTensor& tensor, const StoredCopy& other) {
+Result<StoredCopy> OpenFile::copy_of(const TorchTensor& tensor) const {
   EBB_TRY_ASSIGN(StoredRecord record, content_->file.record_of(tensor));
-  const StoredCopy mine{tensor, std::move(record), source_, content_->file.order()};
+  return StoredCopy{tensor, std::move(record), source_, content_->file.order()};
+}
+
+Result<bool> OpenFile::has_same(const TorchTensor& tensor, const StoredCopy& other) {
+  EBB_TRY_ASSIGN(const StoredCopy mine, copy_of(tensor));
   return same_elements(other, mine, to_compare_);
 }
 

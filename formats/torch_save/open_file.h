@@ -1,5 +1,5 @@
 // One file of torch.save while it is described: its pickle, the parts of tensors in it, and the
-// numbers that its storages have among the checkpoint's records. Internal to formats/torch_save.
+// numbers that its storages have among the checkpoint's records. For readers of such files.
 #pragma once
 
 #include <cstdint>
@@ -9,6 +9,7 @@
 #include <unordered_map>
 
 #include "ebb/formats/torch/sharded.h"
+#include "ebb/formats/torch/unread.h"
 #include "ebb/formats/torch_save/checkpoint.h"
 
 namespace ebb::formats::torch_save {
@@ -32,8 +33,14 @@ class OpenFile {
   std::string where() const { return std::string(source_->name()); }
   std::string producer() const { return content_->file.producer(); }
   ShardedReader& sharded() { return content_->sharded; }
+  // A node as a value; tensors in it, which a stream's are not read for, with their elements.
+  Result<ReadablePart> value_at(PickleId id) const;
+  // Its number among the checkpoint's.
+  std::uint32_t number() const { return number_; }
   // The number of the record that the tensor lies in, which becomes one of the checkpoint's.
   Result<std::uint32_t> number_of(const TorchTensor& tensor);
+  // Where the tensor lies, which becomes none of the checkpoint's.
+  Result<StoredCopy> copy_of(const TorchTensor& tensor) const;
   // Whether the tensor, which becomes none of the checkpoint's, has the elements of `other`.
   Result<bool> has_same(const TorchTensor& tensor, const StoredCopy& other);
   std::size_t sharing() const { return sharing_; }  // tensors in storages of others
@@ -52,15 +59,17 @@ class OpenFile {
   };
 
   OpenFile(std::shared_ptr<const ByteSource> source, std::unique_ptr<Content> content,
-           FileCheckpoint& checkpoint)
+           FileCheckpoint& checkpoint, std::uint32_t number)
       : source_(std::move(source)),
         content_(std::move(content)),
         checkpoint_(&checkpoint),
+        number_(number),
         to_compare_(2 * source_->size()) {}
 
   std::shared_ptr<const ByteSource> source_;
   std::unique_ptr<Content> content_;
   FileCheckpoint* checkpoint_;
+  std::uint32_t number_ = 0;
   std::uint64_t to_compare_ = 0;                    // bytes that may still be read to compare
   std::unordered_map<std::string, Known> records_;  // by the storage's key
   std::size_t sharing_ = 0;
