@@ -12,9 +12,9 @@
 namespace ebb::formats::megatron {
 namespace {
 
-constexpr std::string_view kMasterWord = "param";
-constexpr std::string_view kElems = "numel_unpadded";
-constexpr std::uint64_t kPadding = 64;  // at most, before each parameter
+constexpr std::string_view kFlatMasters = "param";
+constexpr std::string_view kUnpadded = "numel_unpadded";
+constexpr std::uint64_t kMostPadding = 64;  // at most, before each parameter
 constexpr std::uint64_t kMostElems = std::uint64_t{1} << 60;
 
 struct FlatBuffer {
@@ -23,7 +23,7 @@ struct FlatBuffer {
   std::uint64_t elems = 0;
 
   const TorchTensor* masters() const {
-    const auto found = std::ranges::find(states, kMasterWord, [](auto& s) { return s.first; });
+    const auto found = std::ranges::find(states, kFlatMasters, [](auto& s) { return s.first; });
     return found == states.end() ? nullptr : &found->second;
   }
 };
@@ -83,7 +83,7 @@ class BufferFile {
   Result<> add_state(FlatBuffer& buffer, PickleId word, PickleId state) {
     if (!graph_.is(word, PickleKind::string)) return odd_ = true, Result<>();
     const std::string_view text = graph_.text(word);
-    if (text == kElems && graph_.is(state, PickleKind::integer)) {
+    if (text == kUnpadded && graph_.is(state, PickleKind::integer)) {
       buffer.elems = static_cast<std::uint64_t>(graph_.integer(state));
       return {};
     }
@@ -102,9 +102,6 @@ class BufferFile {
   std::vector<std::string> words_;
   bool odd_ = false;
 };
-
-// Parameters that lie in one buffer.
-using Members = std::vector<const LocalParam*>;
 
 // Each chunk has a buffer for each dtype of its weights, in the order in which they appear.
 std::vector<Members> members_of_buffers(const std::vector<LocalParam>& params) {
@@ -198,7 +195,7 @@ class RankBuffers {
     std::vector<BufferedParam> params;
     std::uint64_t most = 0;  // of what the layout sums up
     for (const LocalParam* param : members) {
-      const auto sum = checked_add(most, param->weight().elems() + kPadding);
+      const auto sum = checked_add(most, param->weight().elems() + kMostPadding);
       if (!sum || *sum > kMostElems) return std::optional<BufferLayout>();
       most = *sum;
       params.push_back({param->weight().elems(), param->place.shared});

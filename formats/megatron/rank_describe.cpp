@@ -42,12 +42,12 @@ class RankReader {
     WholeTensors tensors(*checkpoint_, grid.tensor);
     EBB_TRY(add_weights(grid, model, tensors));
     const RankSource source{*tree_, *checkpoint_, unknown_, grid, model, tensors};
-    std::map<std::string, std::int64_t> steps;
     EBB_TRY_ASSIGN(const bool buffers, read_buffers(source));
+    EBB_TRY_ASSIGN(const NumberedFound numbered, read_numbered(source));
     checkpoint_->finish();
     EBB_TRY(tensors.prove_whole());
     leave_unread(catalog(), tensors.unread());
-    EBB_TRY(add_values(grid, buffers));
+    EBB_TRY(add_values(grid, buffers, numbered));
     if (!folder.empty())
       catalog().values.push_back({"folder", {"folder"}, Value::of_string(folder), true});
     say_what_it_is(grid, folder);
@@ -101,20 +101,23 @@ class RankReader {
 
   // What all ranks have alike becomes the common state of torch_dist, what each has of its own an
   // object.
-  Result<> add_values(const RankGrid& grid, bool states) {
+  Result<> add_values(const RankGrid& grid, bool buffers, const NumberedFound& numbered) {
     Value common = Value::of_dict();
+    if (numbered.optimizer) common.add(kOptimizer, *numbered.optimizer);
+    const bool groups = !numbered.optimizer && (buffers || numbered.any);
     for (const RankFile& rank : grid.files) {
       const PickleGraph& graph = rank.file.graph();
       const std::span<const PickleId> entries = graph.items(graph.root());
       for (std::size_t i = 0; i + 1 < entries.size(); i += 2) {
         if (!graph.is(entries[i], PickleKind::string)) continue;
         const std::string key(graph.text(entries[i]));
-        if (is_model_key(key) || (key == kOptimizer && !states)) continue;
+        if (is_model_key(key) || (key == kOptimizer && !groups)) continue;
         if (key == kArguments && &rank != &grid.files.front()) continue;  // names the rank
         EBB_TRY(add_value(grid, rank, key, entries[i + 1], common));
       }
     }
     add_common_state(catalog(), common);
+    for (const auto& [name, steps] : numbered.steps) catalog().param_steps[name] = steps;
     settle_values();
     return {};
   }
@@ -149,31 +152,6 @@ class RankReader {
       differing_.insert(key);
     }
     return {};
-  }
-
-  // Its groups and its scaler; the states are tensors.
-  static Result<Value> optimizer_value(const torch_save::OpenFile& file, PickleId id) {
-    const PickleGraph& graph = file.graph();
-    Value value = Value::of_dict();
-    if (graph.is(id, PickleKind::list) || graph.is(id, PickleKind::tuple)) {
-      std::int64_t number = 0;
-      for (const PickleId one : graph.items(id)) {
-        EBB_TRY_ASSIGN(Value part, optimizer_value(file, one));
-        value.entries.emplace_back(Value::of_int(number++), std::move(part));
-      }
-      return value;
-    }
-    for (const std::string_view key : {kParamGroups, kScaler}) {
-      const PickleId part = graph.find(id, key);
-      if (part == kNoPickle) continue;
-      EBB_TRY_ASSIGN(ReadablePart read, file.value_at(part));
-      value.add(key, read.value.value_or(Value()));
-    }
-    const PickleId inner = graph.find(id, kOptimizer);
-    if (inner == kNoPickle) return value;
-    EBB_TRY_ASSIGN(Value part, optimizer_value(file, inner));
-    value.add(kOptimizer, std::move(part));
-    return value;
   }
 
   // The groups say what the optimizer's value did; the rest lies under its own key, as another

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "ebb/formats/core/float_cast.h"
+#include "ebb/formats/megatron/optimizers.h"
 
 namespace ebb::formats::megatron {
 namespace {
@@ -17,6 +18,28 @@ Result<bool> agree(const torch_save::StoredCopy& master, const torch_save::Store
   EBB_TRY(torch_save::read_copy(weight, first * bytes_of(to), narrow));
   cast_floats(from, wide, to, rounded);
   return rounded == narrow;
+}
+
+// What stands beside the states in a dict: groups, a scaler.
+Result<> add_settings(const torch_save::OpenFile& file, PickleId from, Value& into) {
+  for (const std::string_view key : {kParamGroups, kScaler}) {
+    const PickleId part = file.graph().find(from, key);
+    if (part == kNoPickle) continue;
+    EBB_TRY_ASSIGN(ReadablePart read, file.value_at(part));
+    into.add(key, read.value.value_or(Value()));
+  }
+  return {};
+}
+
+Result<Value> value_of_optimizer(const torch_save::OpenFile& file, PickleId id) {
+  Value value = Value::of_dict();
+  EBB_TRY(add_settings(file, id, value));
+  const PickleId wrapped = file.graph().find(id, kOptimizer);
+  if (wrapped == kNoPickle) return value;
+  Value inner = Value::of_dict();
+  EBB_TRY(add_settings(file, wrapped, inner));
+  value.add(kOptimizer, std::move(inner));
+  return value;
 }
 
 }  // namespace
@@ -61,6 +84,18 @@ void leave_states(const RankSource& source, const std::vector<LocalParam>& param
                            {std::string(why),
                             "let the job load it once with --ckpt-convert-format torch_dist and "
                             "--ckpt-convert-save DIR: torch_dist is read"});
+}
+
+Result<Value> optimizer_value(const torch_save::OpenFile& file, PickleId id) {
+  const PickleGraph& graph = file.graph();
+  if (!graph.is(id, PickleKind::list)) return value_of_optimizer(file, id);
+  Value all = Value::of_dict();
+  std::int64_t number = 0;
+  for (const PickleId one : graph.items(id)) {
+    EBB_TRY_ASSIGN(Value part, value_of_optimizer(file, one));
+    all.entries.emplace_back(Value::of_int(number++), std::move(part));
+  }
+  return all;
 }
 
 }  // namespace ebb::formats::megatron

@@ -6,6 +6,7 @@
 
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -35,6 +36,7 @@ struct LocalParam {
 
   const TorchTensor& weight() const { return *tensor->read(); }
 };
+using Members = std::vector<const LocalParam*>;
 // In the model's order. What is not read has no states that could be.
 std::vector<LocalParam> params_of(const RankModel& model, const RankFile& rank);
 
@@ -50,9 +52,15 @@ void leave_states(const RankSource& source, const std::vector<LocalParam>& param
 // distrib_optim.pt of each rank, as far as they are there. True: they are.
 Result<bool> read_buffers(const RankSource& source);
 
-// Numbered states: of the model's own file, or of layer_wise_optimizer_<N>.pt beside it. The steps
-// that parameters have taken are added to `steps`, where their states count them. True: there are
-// some.
-Result<bool> read_numbered(const RankSource& source, std::map<std::string, std::int64_t>& steps);
+// Groups and scaler of an optimizer, or of each of a list, without its states.
+Result<Value> optimizer_value(const torch_save::OpenFile& file, PickleId id);
+
+struct NumberedFound {
+  bool any = false;
+  std::map<std::string, std::int64_t> steps;  // of parameters, where their states count them
+  std::optional<Value> optimizer;             // where it lies in files of its own
+};
+// Numbered states: of the model's own file, or of layer_wise_optimizer_<N>.pt beside it.
+Result<NumberedFound> read_numbered(const RankSource& source);
 
 }  // namespace ebb::formats::megatron
