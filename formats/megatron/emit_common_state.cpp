@@ -78,14 +78,21 @@ std::vector<GroupEntry> groups_with_steps(const Catalog& content) {
 
 using Indexes = std::vector<std::size_t>;  // of groups
 
-// The groups of one optimizer, each with its steps; the layer-wise one looks for one count of all.
+// The fused Adam of a GPU job counts its steps in the group, as a whole number.
+bool counts_in_group(const GroupEntry& group) {
+  return setting_of(group, "bias_correction") != nullptr;
+}
+
+// The groups of one optimizer, each with its steps; torch's own optimizers, where they are not
+// distributed, look for one count of all.
 Value stored_groups(const Catalog& content, const std::vector<GroupEntry>& groups,
                     const Indexes& members, bool one_count, std::vector<std::string>& dropped) {
   std::vector<std::optional<std::int64_t>> steps;
   for (const std::size_t i : members) steps.push_back(steps_of(groups[i], content, dropped));
   constexpr std::int64_t kExact = 1 << 24;  // whole numbers up to here are exact in fp32
+  const auto is_fused = [&](std::size_t i) { return counts_in_group(groups[i]); };
   one_count =
-      one_count && steps.front() && *steps.front() <= kExact &&
+      one_count && std::ranges::none_of(members, is_fused) && steps.front() && *steps.front() <= kExact &&
       std::all_of(steps.begin(), steps.end(), [&](const auto& s) { return s == steps.front(); });
   Value inner = Value::of_dict();
   Value state = Value::of_dict();
@@ -94,7 +101,9 @@ Value stored_groups(const Catalog& content, const std::vector<GroupEntry>& group
   Value list = Value::of_list({});
   for (std::size_t i = 0; i < members.size(); ++i) {
     Value group = stored_group(groups[members[i]], content);
-    if (steps[i] && !one_count) group.add(kStep, Value::of_real(static_cast<double>(*steps[i])));
+    if (steps[i] && !one_count)
+      group.add(kStep, is_fused(members[i]) ? Value::of_int(*steps[i])
+                                            : Value::of_real(static_cast<double>(*steps[i])));
     list.items.push_back(std::move(group));
   }
   inner.add(kParamGroups, std::move(list));
@@ -137,6 +146,8 @@ Value stored_optimizer(const Catalog& content, std::vector<GroupEntry> groups,
     for (std::size_t i = 0; i < groups.size(); ++i)
       groups[i].settings.emplace_back(kGroupIndex, Value::of_int(static_cast<std::int64_t>(i)));
   const std::optional<Value> scaler = grad_scaler_of(content);
+  const bool masters =
+      std::ranges::find(content.tensors, "master", &TensorEntry::state) != content.tensors.end();
   Value all = Value::of_dict();
   for (std::uint32_t number = 0; number < chain.count(); ++number) {
     Indexes members;
@@ -144,7 +155,11 @@ Value stored_optimizer(const Catalog& content, std::vector<GroupEntry> groups,
       if (chain.of_group(i) == number) members.push_back(i);
     const bool distributed = chain.is_distributed(number);
     Value part = Value::of_dict();
-    part.add(kOptimizer, stored_groups(content, groups, members, !distributed, dropped));
+    Value inner = stored_groups(content, groups, members, !distributed, dropped);
+    if (distributed || masters)
+      part.add(kOptimizer, std::move(inner));
+    else
+      part = std::move(inner);  // a model of 32 bits has torch's own optimizer
     if (distributed)
       part.add("param_state_sharding_type", Value::of_string(std::string(kModelSpace)));
     if (scaler) part.add(kScaler, *scaler);

@@ -54,7 +54,8 @@ std::string optimizer_name(const GroupEntry& group) {
 
 OptimizerChain::OptimizerChain(const Catalog& content, const std::vector<GroupEntry>& groups)
     : muon_(has_optimizer(content, "muon")),
-      others_distributed_(has_distributed_beside_muon(content)) {
+      others_distributed_(muon_ ? has_distributed_beside_muon(content)
+                                : run_arg(content, "use_distributed_optimizer").value_or(1) != 0) {
   number_groups(groups);
   for (const std::uint32_t number : numbers_) count_ = std::max(count_, number + 1);
   prefixed_ = count_ > 1 && !avoids_prefix(content);
@@ -94,7 +95,7 @@ std::uint32_t OptimizerChain::of_param(const std::string& name) const {
 }
 
 bool OptimizerChain::is_distributed(std::uint32_t number) const {
-  return !muon_ || (number != 0 && others_distributed_);
+  return muon_ ? number != 0 && others_distributed_ : others_distributed_;
 }
 
 bool has_distributed_beside_muon(const Catalog& content) {

@@ -29,6 +29,13 @@ bool is_model_key(std::string_view key) {
   return key.find_first_not_of("0123456789") == std::string_view::npos;
 }
 
+// A part of a sharded object, as torch_dist keeps it: what one rank has, in a list.
+Value object_of(Value value) {
+  std::vector<Value> items;
+  items.push_back(std::move(value));
+  return Value::of_list(std::move(items));
+}
+
 class RankReader {
  public:
   explicit RankReader(std::shared_ptr<const SourceTree> tree)
@@ -73,11 +80,12 @@ class RankReader {
     return {};
   }
 
-  // Of modules that keep a state of their own each layer has one, the same at all ranks; most have
-  // none.
+  // Modules keep states of their own, None most of them: objects of torch_dist, which has none of the
+  // output layer's.
   Result<> add_others(const RankFile& rank, const RankModel& model, std::size_t chunk) {
     for (const auto& [key, id] : rank.chunks[chunk].others) {
-      if (rank.file.graph().is(id, PickleKind::none)) continue;
+      if (key == "output_layer._extra_state" && rank.file.graph().is(id, PickleKind::none))
+        continue;
       const WholePlace place = model.place_of_key(rank.at, chunk, key);
       const std::string name =
           place.layer ? compose("{}/shard_{}_{}", place.name, *place.layer, place.layers)
@@ -85,16 +93,16 @@ class RankReader {
       EBB_TRY_ASSIGN(ReadablePart part, rank.file.value_at(id));
       for (UnreadInside& inside : part.unread)
         catalog().unread.push_back(entry_of(std::move(inside), {name}));
-      if (part.value) add_once(name, {name}, *std::move(part.value));
+      if (part.value) add_once(name, object_of(*std::move(part.value)));
     }
     return {};
   }
 
   // Values of the first rank; others that are not the same are said.
-  void add_once(const std::string& key, std::vector<PathItem> path, Value value) {
+  void add_once(const std::string& key, Value value) {
     const auto [at, fresh] = values_.emplace(key, to_json(value));
     if (fresh)
-      catalog().values.push_back({key, std::move(path), std::move(value)});
+      catalog().values.push_back({key, {key}, std::move(value)});
     else if (at->second != to_json(value))
       differing_.insert(key);
   }
@@ -136,7 +144,7 @@ class RankReader {
     if (key == kRandom) {
       const std::string name = compose("{}/shard_{}.{}_{}.{}", key, rank.at.pipeline,
                                        rank.at.tensor, grid.pipeline, grid.tensor);
-      catalog().values.push_back({name, {name}, std::move(value)});
+      catalog().values.push_back({name, {name}, object_of(std::move(value))});
       return {};
     }
     const auto [at, fresh] = values_.emplace(key, to_json(value));
