@@ -51,6 +51,7 @@ class RankReader {
     const RankSource source{*tree_, *checkpoint_, unknown_, grid, model, tensors};
     EBB_TRY_ASSIGN(const bool buffers, read_buffers(source));
     EBB_TRY_ASSIGN(const NumberedFound numbered, read_numbered(source));
+    if (!buffers && !numbered.any) leave_missing_states(source);
     checkpoint_->finish();
     EBB_TRY(tensors.prove_whole());
     leave_unread(catalog(), tensors.unread());

@@ -17,12 +17,6 @@ namespace {
 
 constexpr std::uint32_t kMostOfAxis = 1u << 12;  // ranks
 constexpr std::size_t kMostDepth = 32;           // dicts in a model's dict
-constexpr std::string_view kConvertHint =
-    "let the job load it once with --ckpt-convert-format torch_dist and --ckpt-convert-save DIR: "
-    "torch_dist is read";
-constexpr std::string_view kTogetherHint =
-    "each node may have kept its own ranks' files: bring them together, or use the checkpoint "
-    "before this one";
 
 // The numbers of "mp_rank_00_001"; empty: it is no rank's folder.
 std::vector<std::uint32_t> numbers_of(std::string_view folder) {

@@ -17,7 +17,6 @@ namespace {
 
 constexpr std::string_view kMasters = "fp32_from_fp16_params";
 constexpr std::string_view kMaster = "fp32_param";
-constexpr std::string_view kLayerWise = "layer_wise_optimizer_";
 
 struct NumberedParam {
   std::vector<std::pair<std::string, TorchTensor>> states;

@@ -77,13 +77,22 @@ Result<bool> are_rounded(const torch_save::OpenFile& masters, const TorchTensor&
 }
 
 void leave_states(const RankSource& source, const std::vector<LocalParam>& params,
-                  const std::vector<std::string>& words, std::string_view why) {
+                  const std::vector<std::string>& words, std::string_view why,
+                  std::string_view hint) {
+  if (hint.empty()) hint = kConvertHint;
   for (const std::string& word : words)
     for (const LocalParam& param : params)
-      source.tensors.leave(param.place, word,
-                           {std::string(why),
-                            "let the job load it once with --ckpt-convert-format torch_dist and "
-                            "--ckpt-convert-save DIR: torch_dist is read"});
+      source.tensors.leave(param.place, word, {std::string(why), std::string(hint)});
+}
+
+void leave_missing_states(const RankSource& source) {
+  for (const RankFile& rank : source.grid.files)
+    if (rank.find(kOptimizer) != kNoPickle)
+      leave_states(source, params_of(source.model, rank), {"param"},
+                   compose("of an optimizer whose groups are there, and whose states are not: {} "
+                           "(or {}0.pt) is missing beside each {}",
+                           kBuffersFile, kLayerWise, kModelFile),
+                   kTogetherHint);
 }
 
 Result<Value> optimizer_value(const torch_save::OpenFile& file, PickleId id) {

@@ -45,9 +45,12 @@ std::vector<LocalParam> params_of(const RankModel& model, const RankFile& rank);
 Result<bool> are_rounded(const torch_save::OpenFile& masters, const TorchTensor& master,
                          const torch_save::OpenFile& weights, const TorchTensor& weight);
 
-// Leaves the states of all these parameters unread.
+// Leaves the states of all these parameters unread. `hint`: "" says that Megatron can convert.
 void leave_states(const RankSource& source, const std::vector<LocalParam>& params,
-                  const std::vector<std::string>& words, std::string_view why);
+                  const std::vector<std::string>& words, std::string_view why,
+                  std::string_view hint = {});
+// Where groups of an optimizer are there, and none of its files: its masters stand for all states.
+void leave_missing_states(const RankSource& source);
 
 // distrib_optim.pt of each rank, as far as they are there. True: they are.
 Result<bool> read_buffers(const RankSource& source);

@@ -128,8 +128,7 @@ Result<> WholeTensors::add_box(const std::string& key, bool must_agree, torch_sa
         known.number,
         UnreadForm{"a tensor of which each tensor-parallel rank has a part, in a way that its name "
                    "does not tell",
-                   "let the job load it once with --ckpt-convert-format torch_dist",
-                   entry.dtype, entry.shape});
+                   std::string(kConvertHint), entry.dtype, entry.shape});
     return {};
   }
   auto record = file.number_of(part);
