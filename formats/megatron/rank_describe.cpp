@@ -127,7 +127,7 @@ class RankReader {
     }
     add_common_state(catalog(), common);
     for (const auto& [name, steps] : numbered.steps) catalog().param_steps[name] = steps;
-    settle_values();
+    settle();
     return {};
   }
 
@@ -164,8 +164,10 @@ class RankReader {
   }
 
   // The groups say what the optimizer's value did; the rest lies under its own key, as another
-  // format's: written as torch_dist, it is laid out anew.
-  void settle_values() {
+  // format's: written as torch_dist, it is laid out anew. The keys of tensors were torch_dist's, by
+  // which groups find them; these files have none for a whole tensor.
+  void settle() {
+    for (TensorEntry& tensor : catalog().tensors) tensor.key.reset();
     std::erase_if(catalog().values, [](const ValueEntry& entry) {
       return entry.key == kOptimizer && entry.path.size() == 2;
     });
