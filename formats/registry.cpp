@@ -30,8 +30,7 @@ constinit const F kThe{};
 constinit const auto kFormats = std::to_array<const Format*>({
     &kThe<native::Format>,
     &kThe<megatron::TorchDistFormat>,  // DCP underneath, so before it
-    &kThe<megatron::RankFormat>,
-    &kThe<megatron::FsdpFormat>,
+    &kThe<megatron::RankFormat>, &kThe<megatron::FsdpFormat>,
     &kThe<folders::LightningFormat>,  // DCP, too, with one file more
     &kThe<dcp::Format>,
     &kThe<deepspeed::UniversalFormat>,  // has model files of the same names, so before the next

@@ -92,7 +92,8 @@ Value stored_groups(const Catalog& content, const std::vector<GroupEntry>& group
   constexpr std::int64_t kExact = 1 << 24;  // whole numbers up to here are exact in fp32
   const auto is_fused = [&](std::size_t i) { return counts_in_group(groups[i]); };
   one_count =
-      one_count && std::ranges::none_of(members, is_fused) && steps.front() && *steps.front() <= kExact &&
+      one_count && std::ranges::none_of(members, is_fused) && steps.front() &&
+      *steps.front() <= kExact &&
       std::all_of(steps.begin(), steps.end(), [&](const auto& s) { return s == steps.front(); });
   Value inner = Value::of_dict();
   Value state = Value::of_dict();

@@ -67,7 +67,8 @@ class RankFormat final : public formats::Format {
     return describe_megatron_ranks(std::move(tree));
   }
   Result<EmitPlan> emit(const EmitRequest&) const override {
-    return Error{Code::unsupported, "Megatron's --ckpt-format torch is not written", "--to megatron"};
+    return Error{Code::unsupported, "Megatron's --ckpt-format torch is not written",
+                 "--to megatron"};
   }
   ResumeRules resume_rules() const override { return megatron_ranks_resume(); }
   std::vector<Error> problems(const std::shared_ptr<const SourceTree>& tree,

@@ -1,7 +1,8 @@
 // Megatron checkpoints. "megatron": torch_dist of megatron-core 0.12 to 0.19 - a DCP directory with
 // metadata.json beside it, all states in the model's own space, flat boxes of older versions
 // included. "megatron-fsdp": fsdp_dtensor of Megatron-FSDP - plain DCP with Megatron's keys.
-// "megatron-torch": --ckpt-format torch, files of each rank, read alone. All with or without latest_checkpointed_iteration.txt above them. Layouts, keys, what is lost:
+// "megatron-torch": --ckpt-format torch, files of each rank, read alone. All with or without
+// latest_checkpointed_iteration.txt above them. Layouts, keys, what is lost:
 // docs/formats/megatron.md.
 #pragma once
 
@@ -23,8 +24,7 @@ bool detect_megatron_ranks(const SourceTree& tree);
 // Read the metadata, the common state and the sharded objects; elements only when asked for.
 Result<std::unique_ptr<Checkpoint>> describe_megatron(std::shared_ptr<const SourceTree> tree);
 Result<std::unique_ptr<Checkpoint>> describe_megatron_fsdp(std::shared_ptr<const SourceTree> tree);
-Result<std::unique_ptr<Checkpoint>> describe_megatron_ranks(
-    std::shared_ptr<const SourceTree> tree);
+Result<std::unique_ptr<Checkpoint>> describe_megatron_ranks(std::shared_ptr<const SourceTree> tree);
 
 // iter_NNNNNNN/ (or release/) with common.pt, one payload file for each rank that has pieces, and
 // after them .metadata, metadata.json; latest_checkpointed_iteration.txt last.

@@ -2,10 +2,10 @@
 // "exp_avg": ..., "numel_unpadded": number}}, "buckets_coalesced": True}, or a list of such.
 #include <algorithm>
 
+#include "ebb/formats/catalog/resume.h"
 #include "ebb/formats/core/json_text.h"
 #include "ebb/formats/core/number_text.h"
 #include "ebb/formats/core/units.h"
-#include "ebb/formats/catalog/resume.h"
 #include "ebb/formats/megatron/rank_buffers.h"
 #include "ebb/formats/megatron/rank_states.h"
 
@@ -87,7 +87,8 @@ class BufferFile {
       buffer.elems = static_cast<std::uint64_t>(graph_.integer(state));
       return {};
     }
-    if (!is_torch_tensor(graph_, state) || unread_form(graph_, state)) return odd_ = true, Result<>();
+    if (!is_torch_tensor(graph_, state) || unread_form(graph_, state))
+      return odd_ = true, Result<>();
     auto tensor = torch_tensor(graph_, state);
     if (!tensor) return std::move(tensor).error().about(json_string(text));
     odd_ = odd_ || tensor->shape.size() != 1;
@@ -231,12 +232,12 @@ class RankBuffers {
 }  // namespace
 
 Result<bool> read_buffers(const RankSource& source) {
-  std::vector<std::string> missing;
+  MissingFiles missing;
   for (const RankFile& rank : source.grid.files)
     if (source.tree.find(rank.file_beside(kBuffersFile)) == nullptr)
-      missing.push_back(rank.file_beside(kBuffersFile));
-  if (missing.size() == source.grid.files.size()) return false;
-  if (!missing.empty()) return missing_files(source.tree, missing, source.grid.files.size());
+      missing.add(rank.file_beside(kBuffersFile));
+  if (missing.count() == source.grid.files.size()) return false;
+  if (!missing.none()) return missing.error(source.tree, source.grid.files.size());
   for (const RankFile& rank : source.grid.files) {
     EBB_TRY_ASSIGN(torch_save::OpenFile file, source.open(rank, kBuffersFile));
     EBB_TRY(RankBuffers(source, rank, file).run());

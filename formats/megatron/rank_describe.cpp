@@ -1,5 +1,5 @@
-// --ckpt-format torch of Megatron-LM: what each rank of tensor and pipeline parallelism has in files
-// of its own, as one checkpoint under the keys of torch_dist. Source: Megatron-LM
+// --ckpt-format torch of Megatron-LM: what each rank of tensor and pipeline parallelism has in
+// files of its own, as one checkpoint under the keys of torch_dist. Source: Megatron-LM
 // (megatron/training/checkpointing.py), megatron-core 0.19.2, and runs of it:
 // docs/formats/megatron.md.
 #include <algorithm>
@@ -39,8 +39,7 @@ Value object_of(Value value) {
 class RankReader {
  public:
   explicit RankReader(std::shared_ptr<const SourceTree> tree)
-      : tree_(std::move(tree)),
-        checkpoint_(std::make_unique<torch_save::FileCheckpoint>(tree_)) {}
+      : tree_(std::move(tree)), checkpoint_(std::make_unique<torch_save::FileCheckpoint>(tree_)) {}
 
   Result<std::unique_ptr<Checkpoint>> run(const std::string& folder) {
     EBB_TRY_ASSIGN(RankGrid grid, open_rank_files(*tree_, *checkpoint_, unknown_));
@@ -81,8 +80,8 @@ class RankReader {
     return {};
   }
 
-  // Modules keep states of their own, None most of them: objects of torch_dist, which has none of the
-  // output layer's.
+  // Modules keep states of their own, None most of them: objects of torch_dist, which has none of
+  // the output layer's.
   Result<> add_others(const RankFile& rank, const RankModel& model, std::size_t chunk) {
     for (const auto& [key, id] : rank.chunks[chunk].others) {
       if (key == "output_layer._extra_state" && rank.file.graph().is(id, PickleKind::none))
@@ -153,11 +152,11 @@ class RankReader {
       common.add(key, std::move(value));
     } else if (at->second != to_json(value)) {
       if (key == kIteration)
-        return Error{Code::layout,
-                     compose("{}: of iteration {}, where {} says {} (files of two saves)",
-                             rank.file.where(), to_json(value),
-                             grid.files.front().file.where(), at->second),
-                     "bring together the files that one save wrote"};
+        return Error{
+            Code::layout,
+            compose("{}: of iteration {}, where {} says {} (files of two saves)", rank.file.where(),
+                    to_json(value), grid.files.front().file.where(), at->second),
+            "bring together the files that one save wrote"};
       differing_.insert(key);
     }
     return {};
@@ -179,8 +178,7 @@ class RankReader {
   void say_what_it_is(const RankGrid& grid, const std::string& folder) {
     catalog().format = "megatron-torch";
     catalog().world = grid.tensor * grid.pipeline;
-    catalog().partition =
-        compose("a folder for each of {}", plural(catalog().world, "rank"));
+    catalog().partition = compose("a folder for each of {}", plural(catalog().world, "rank"));
     if (grid.tensor > 1) catalog().partition += compose(", tensor parallel {}", grid.tensor);
     if (grid.pipeline > 1) catalog().partition += compose(", pipeline parallel {}", grid.pipeline);
     if (!folder.empty())

@@ -15,7 +15,7 @@
 namespace ebb::formats::megatron {
 namespace {
 
-constexpr std::uint32_t kMostOfAxis = 1u << 12;  // ranks
+constexpr std::uint32_t kMostOfAxis = 1u << 10;  // ranks
 constexpr std::size_t kMostDepth = 32;           // dicts in a model's dict
 
 // The numbers of "mp_rank_00_001"; empty: it is no rank's folder.
@@ -161,8 +161,7 @@ class GridReader {
  private:
   Result<> open(const std::string& folder) {
     const std::string name = compose("{}/{}", folder, kModelFile);
-    EBB_TRY_ASSIGN(auto file,
-                   torch_save::OpenFile::open(tree_, name, checkpoint_, std::nullopt));
+    EBB_TRY_ASSIGN(auto file, torch_save::OpenFile::open(tree_, name, checkpoint_, std::nullopt));
     unknown_.look_at(file.graph(), name);
     if (!file.graph().is(file.graph().root(), PickleKind::dict))
       return Error{Code::corrupt, file.where() + ": holds no dict"};
@@ -192,15 +191,15 @@ class GridReader {
       grid_.tensor = std::max(grid_.tensor, at.tensor + 1);
       grid_.pipeline = std::max(grid_.pipeline, at.pipeline + 1);
       if ((tensor && at.tensor >= *tensor) || (pipeline && at.pipeline >= *pipeline))
-        return Error{Code::layout,
-                     compose("{}/{}: lies there, though the arguments in {} speak of {} "
-                             "tensor-parallel and {} pipeline-parallel ranks: files of two saves",
-                             tree_.root(), folder, first.where(), tensor.value_or(1),
-                             pipeline.value_or(1)),
-                     "bring together the files that one save wrote"};
+        return Error{
+            Code::layout,
+            compose("{}/{}: lies there, though the arguments in {} speak of {} "
+                    "tensor-parallel and {} pipeline-parallel ranks: files of two saves",
+                    tree_.root(), folder, first.where(), tensor.value_or(1), pipeline.value_or(1)),
+            "bring together the files that one save wrote"};
       if (const auto [other, fresh] = folders_.emplace(at, folder); !fresh)
-        return Error{Code::layout, compose("{}: {} and {} are of one rank", tree_.root(),
-                                           other->second, folder)};
+        return Error{Code::layout,
+                     compose("{}: {} and {} are of one rank", tree_.root(), other->second, folder)};
     }
     grid_.tensor = tensor.value_or(grid_.tensor);
     grid_.pipeline = pipeline.value_or(grid_.pipeline);
@@ -209,19 +208,17 @@ class GridReader {
 
   Result<> check_all_there(const std::vector<Found>& found) const {
     const bool stages = grid_.pipeline > 1 || found.front().numbers.size() > 1;
-    std::vector<std::string> missing;
+    MissingFiles missing;
     std::optional<std::uint32_t> first;
     for (std::uint32_t t = 0; t < grid_.tensor; ++t)
       for (std::uint32_t p = 0; p < grid_.pipeline; ++p) {
         if (folders_.contains({t, p})) continue;
         if (!first) first = grid_.number_of({t, p});
         const std::string stage = stages ? "_" + zero_padded(p, 3) : "";
-        missing.push_back(
-            compose("{}{}{}/{}", kRankFolder, zero_padded(t, 2), stage, kModelFile));
+        missing.add(compose("{}{}{}/{}", kRankFolder, zero_padded(t, 2), stage, kModelFile));
       }
-    if (missing.empty()) return {};
-    Error error =
-        missing_files(tree_, missing, std::uint64_t{grid_.tensor} * grid_.pipeline);
+    if (missing.none()) return {};
+    Error error = missing.error(tree_, std::uint64_t{grid_.tensor} * grid_.pipeline);
     error.place.rank = first;
     return error;
   }
@@ -236,13 +233,19 @@ class GridReader {
 
 }  // namespace
 
-Error missing_files(const SourceTree& tree, const std::vector<std::string>& missing,
-                    std::uint64_t all) {
+void MissingFiles::add(std::string name) {
+  constexpr std::size_t kShown = 4;
+  if (++count_ <= kShown) first_.push_back(std::move(name));
+}
+
+Error MissingFiles::error(const SourceTree& tree, std::uint64_t all) const {
+  std::string names = some_of(first_);
+  if (count_ > first_.size()) names += compose(" and {} more", count_ - first_.size());
   Error error{Code::incomplete,
-              compose("{}: {} of the {} ranks' files {} missing: {}", tree.root(), missing.size(),
-                      all, missing.size() == 1 ? "is" : "are", some_of(missing)),
+              compose("{}: {} of the {} ranks' files {} missing: {}", tree.root(), count_, all,
+                      count_ == 1 ? "is" : "are", names),
               std::string(kTogetherHint)};
-  error.place.file = missing.front();
+  error.place.file = first_.front();
   return error;
 }
 
@@ -251,8 +254,8 @@ std::optional<std::int64_t> argument_in(const torch_save::OpenFile& file, std::s
   const PickleId args = graph.find(graph.root(), "args");
   if (args == kNoPickle || !graph.is(args, PickleKind::object)) return std::nullopt;
   const PickleId value = attribute_of(graph, args, name);
-  const bool whole = value != kNoPickle && (graph.is(value, PickleKind::integer) ||
-                                            graph.is(value, PickleKind::boolean));
+  const bool whole = value != kNoPickle &&
+                     (graph.is(value, PickleKind::integer) || graph.is(value, PickleKind::boolean));
   return whole ? std::optional(graph.integer(value)) : std::nullopt;
 }
 

@@ -78,9 +78,19 @@ struct RankGrid {
   std::uint32_t number_of(RankPlace place) const { return place.pipeline * tensor + place.tensor; }
 };
 
-// Code::incomplete: these of so many are not there. REQUIRES: one is missing.
-Error missing_files(const SourceTree& tree, const std::vector<std::string>& missing,
-                    std::uint64_t all);
+// Files of ranks that are not there: the first of them, and how many.
+class MissingFiles {
+ public:
+  void add(std::string name);
+  bool none() const { return count_ == 0; }
+  std::uint64_t count() const { return count_; }
+  // Code::incomplete, of so many files. REQUIRES: there are some.
+  Error error(const SourceTree& tree, std::uint64_t all) const;
+
+ private:
+  std::vector<std::string> first_;
+  std::uint64_t count_ = 0;
+};
 
 // Opens them all. Code::incomplete where some are missing, Code::unsupported for experts.
 Result<RankGrid> open_rank_files(const SourceTree& tree, torch_save::FileCheckpoint& checkpoint,

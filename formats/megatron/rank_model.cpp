@@ -89,12 +89,14 @@ bool RankModel::said_to_differ() const {
   if (args == kNoPickle || !graph.is(args, PickleKind::object)) return false;
   const auto listed = [&](std::string_view name) {
     const PickleId value = attribute_of(graph, args, name);
-    return value != kNoPickle && (graph.is(value, PickleKind::list) ||
-                                  (graph.is(value, PickleKind::integer) && graph.integer(value) > 1));
+    return value != kNoPickle &&
+           (graph.is(value, PickleKind::list) ||
+            (graph.is(value, PickleKind::integer) && graph.integer(value) > 1));
   };
   const PickleId specs = attribute_of(graph, args, "heterogeneous_layers_config_path");
   return argument("hetereogenous_dist_checkpoint").value_or(0) != 0 || listed("moe_layer_freq") ||
-         listed("linear_attention_freq") || (specs != kNoPickle && graph.is(specs, PickleKind::string));
+         listed("linear_attention_freq") ||
+         (specs != kNoPickle && graph.is(specs, PickleKind::string));
 }
 
 // Stacked are layers of the same tensors with the same shapes.
@@ -133,8 +135,7 @@ WholePlace RankModel::place_of_key(RankPlace rank, std::size_t chunk, std::strin
   if (!layer) {
     const bool tied = is_tied();
     const bool old = key.ends_with(kOldCopy);
-    place.shared =
-        old || (tied && (key == kOutput || key == kEmbedding || key == kOldEmbedding));
+    place.shared = old || (tied && (key == kOutput || key == kEmbedding || key == kOldEmbedding));
     place.name = old ? kOldEmbedding : tied && key == kOutput ? kEmbedding : key;
     return place;
   }

@@ -11,11 +11,21 @@ namespace {
 constexpr std::string_view kLayers = "layers.";
 
 // Modules by their names; what stands before the dot is the module's parent.
-constexpr std::string_view kByRows[] = {
-    "word_embeddings", "word_embeddings_for_head", "output_layer",     "linear_qkv",
-    "linear_fc1",      "linear_q",                 "linear_kv",        "linear_q_proj",
-    "linear_q_up_proj", "linear_kv_up_proj",       "eh_proj",          "query_key_value",
-    "query",           "key_value",                "dense_h_to_4h"};
+constexpr std::string_view kByRows[] = {"word_embeddings",
+                                        "word_embeddings_for_head",
+                                        "output_layer",
+                                        "linear_qkv",
+                                        "linear_fc1",
+                                        "linear_q",
+                                        "linear_kv",
+                                        "linear_q_proj",
+                                        "linear_q_up_proj",
+                                        "linear_kv_up_proj",
+                                        "eh_proj",
+                                        "query_key_value",
+                                        "query",
+                                        "key_value",
+                                        "dense_h_to_4h"};
 constexpr std::string_view kByColumns[] = {"linear_proj", "linear_fc2", "dense_4h_to_h"};
 constexpr std::string_view kAlike[] = {
     "position_embeddings", "tokentype_embeddings", "router",
@@ -89,9 +99,7 @@ std::string fused_norm_name(std::string_view rest) {
   return std::string(rest);
 }
 
-bool is_of_expert(std::string_view key) {
-  return key.find(".experts.") != std::string_view::npos;
-}
+bool is_of_expert(std::string_view key) { return key.find(".experts.") != std::string_view::npos; }
 
 bool is_extra_state(std::string_view key) { return split(key).last == "_extra_state"; }
 

@@ -65,7 +65,8 @@ class NumberedFile {
         state != kNoPickle && graph_.is(state, PickleKind::dict)) {
       const std::span<const PickleId> items = graph_.items(state);
       for (std::size_t i = 0; i + 1 < items.size(); i += 2)
-        if (graph_.is(items[i], PickleKind::integer)) states[graph_.integer(items[i])] = items[i + 1];
+        if (graph_.is(items[i], PickleKind::integer))
+          states[graph_.integer(items[i])] = items[i + 1];
     }
     const PickleId masters = graph_.find(optimizer, kMasters);
     for (std::size_t i = 0; i < graph_.items(groups).size(); ++i) {
@@ -148,8 +149,7 @@ class NumberedFile {
 class GroupRule {
  public:
   explicit GroupRule(const std::vector<NumberedGroup>& groups) : groups_(groups) {
-    for (const NumberedGroup& group : groups_)
-      muon_ = muon_ || group.settings.optimizer == "muon";
+    for (const NumberedGroup& group : groups_) muon_ = muon_ || group.settings.optimizer == "muon";
   }
 
   std::optional<std::vector<Members>> members(const std::vector<LocalParam>& params) const {
@@ -258,8 +258,8 @@ class RankNumbers {
       known = known && read;
     }
     if (!known && names.empty()) return false;  // no optimizer with states of its own
-    const bool states = std::ranges::any_of(
-        files, [](const Source& file) { return file.numbered.has_states(); });
+    const bool states =
+        std::ranges::any_of(files, [](const Source& file) { return file.numbered.has_states(); });
     if (known && !states) return false;
     EBB_TRY_ASSIGN(const bool placed, known ? place(files) : Result<bool>(false));
     if (!placed) leave(files);
@@ -283,16 +283,17 @@ class RankNumbers {
       if (const auto number = parse_number<std::uint32_t>(name.substr(0, name.size() - 3)))
         if (*number < kMostRanks) numbers.insert(*number);
     }
-    std::vector<std::string> names, missing;
+    std::vector<std::string> names;
+    MissingFiles missing;
     if (numbers.empty()) return names;
     std::uint32_t ranks = *numbers.rbegin() + 1;
     const auto said = source_.model.argument("data_parallel_size");
     if (said && *said > ranks && *said <= kMostRanks) ranks = static_cast<std::uint32_t>(*said);
     for (std::uint32_t i = 0; i < ranks; ++i) {
       names.push_back(compose("{}{}.pt", kLayerWise, i));
-      if (!numbers.contains(i)) missing.push_back(rank_.file_beside(names.back()));
+      if (!numbers.contains(i)) missing.add(rank_.file_beside(names.back()));
     }
-    if (!missing.empty()) return missing_files(source_.tree, missing, ranks);
+    if (!missing.none()) return missing.error(source_.tree, ranks);
     return names;
   }
 
@@ -342,8 +343,7 @@ class RankNumbers {
     const auto masters = *masters_of(group, members);
     for (std::size_t k = 0; k < members.size(); ++k)
       if (masters[k] != nullptr)
-        EBB_TRY(source_.tensors.add(members[k]->place, kMaster, *file.file, rank_.at,
-                                    *masters[k]));
+        EBB_TRY(source_.tensors.add(members[k]->place, kMaster, *file.file, rank_.at, *masters[k]));
     return {};
   }
 

@@ -46,8 +46,7 @@ Result<Value> value_of_optimizer(const torch_save::OpenFile& file, PickleId id) 
 
 Result<torch_save::OpenFile> RankSource::open(const RankFile& rank, std::string_view name) const {
   const std::string path = rank.file_beside(name);
-  EBB_TRY_ASSIGN(auto file,
-                 torch_save::OpenFile::open(tree, path, checkpoint, std::nullopt));
+  EBB_TRY_ASSIGN(auto file, torch_save::OpenFile::open(tree, path, checkpoint, std::nullopt));
   unknown.look_at(file.graph(), path);
   checkpoint.building().files[file.number()].rank = Rank{grid.number_of(rank.at)};
   return file;

@@ -106,9 +106,10 @@ bool fixes_data_parallel(const ResumeQuestion& question) {
 }
 
 std::string as_many_parts(const ResumeQuestion& question) {
-  return compose("a job loads each rank's files as they are, at the same tensor- and "
-                 "pipeline-parallel sizes as saved, whose product is {}: {wanted} cannot have them",
-                 question.catalog.world);
+  return compose(
+      "a job loads each rank's files as they are, at the same tensor- and "
+      "pipeline-parallel sizes as saved, whose product is {}: {wanted} cannot have them",
+      question.catalog.world);
 }
 
 constexpr ResumeRule kRanks[] = {

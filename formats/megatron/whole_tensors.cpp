@@ -13,6 +13,14 @@ std::string key_of(const WholePlace& place, std::string_view state) {
   return state.empty() ? place.name : compose("optimizer.state.{}.{}", state, place.name);
 }
 
+// As many elements as a tensor's bytes can be counted of.
+constexpr std::uint64_t kMostElements = std::uint64_t{1} << 56;
+
+Error too_large(const torch_save::OpenFile& file, const std::string& key, const TorchTensor& part) {
+  return Error{Code::corrupt, compose("{}: {}: of shape {}, which is too large", file.where(),
+                                      json_string(key), to_string(part.shape))};
+}
+
 // How tensor parallelism cuts it.
 Placement placement_of(const WholePlace& place) {
   Placement placement;
@@ -79,15 +87,16 @@ Result<> WholeTensors::add(const WholePlace& place, std::string_view state,
                    compose("{}: {}: of shape {}, where its name says that ranks cut dimension {}",
                            file.where(), json_string(key), to_string(part.shape), placement.dim)};
     const auto length = checked_mul(shape[placement.dim], ranks_);
-    if (!length)
-      return Error{Code::corrupt, compose("{}: {}: of shape {}, which is too large", file.where(),
-                                          json_string(key), to_string(part.shape))};
-    shape[placement.dim] = *length;
+    shape[placement.dim] = length.value_or(0);
+    if (!length) return too_large(file, key, part);
   }
+  Shape stacked = shape;
+  if (place.layer) stacked.insert(stacked.begin(), place.layers);
+  if (const auto elems = checked_volume(stacked); !elems || *elems > kMostElements)
+    return too_large(file, key, part);
   const PlacedAxis axis{ranks_, rank.tensor, placement};
   auto placed = placed_part(shape, {&axis, 1});
   if (!placed) return std::move(placed).error().about(json_string(key)).within(file.where());
-  if (place.layer) shape.insert(shape.begin(), place.layers);
 
   const Known& known = known_at(place, state, file);
   if (unread_.contains(known.number)) return {};
@@ -95,11 +104,11 @@ Result<> WholeTensors::add(const WholePlace& place, std::string_view state,
   const bool fresh = known.tags.empty() && entry.shape.empty();
   if (fresh) {
     entry.dtype = part.dtype;
-    entry.shape = shape;
-  } else if (entry.dtype != part.dtype || entry.shape != shape) {
+    entry.shape = stacked;
+  } else if (entry.dtype != part.dtype || entry.shape != stacked) {
     return conflict(file, key,
-                    compose("{} {}, in {} {} {}", name_of(part.dtype), to_string(shape), known.file,
-                            name_of(entry.dtype), to_string(entry.shape)));
+                    compose("{} {}, in {} {} {}", name_of(part.dtype), to_string(stacked),
+                            known.file, name_of(entry.dtype), to_string(entry.shape)));
   }
   for (PlacedBox& box : placed->boxes) {
     TorchTensor mine = part.part(box.at, box.box.extent);
@@ -109,8 +118,8 @@ Result<> WholeTensors::add(const WholePlace& place, std::string_view state,
       mine.shape.insert(mine.shape.begin(), 1);
       mine.strides.insert(mine.strides.begin(), mine.elems());
     }
-    EBB_TRY(add_box(key, place.cut != Cut::unknown, file, rank, std::move(box.box),
-                    std::move(mine)));
+    EBB_TRY(
+        add_box(key, place.cut != Cut::unknown, file, rank, std::move(box.box), std::move(mine)));
   }
   return {};
 }
@@ -134,9 +143,9 @@ Result<> WholeTensors::add_box(const std::string& key, bool must_agree, torch_sa
   auto record = file.number_of(part);
   if (!record) return std::move(record).error().about(json_string(key));
   Shape at = box.offset;
-  const std::uint64_t tag = checkpoint_.add_chunk(known.number, std::move(box), std::move(part),
-                                                  *record,
-                                                  Rank{rank.pipeline * ranks_ + rank.tensor});
+  const std::uint64_t tag =
+      checkpoint_.add_chunk(known.number, std::move(box), std::move(part), *record,
+                            Rank{rank.pipeline * ranks_ + rank.tensor});
   known.tags.emplace(std::move(at), tag);
   return {};
 }

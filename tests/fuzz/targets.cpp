@@ -15,6 +15,7 @@ constexpr std::array kTargets = {
     Target{"dcp", dcp},
     Target{"dcp_ranks", dcp_ranks},
     Target{"megatron", megatron},
+    Target{"megatron_ranks", megatron_ranks},
     Target{"safetensors_header", safetensors_header},
     Target{"safetensors_index", safetensors_index},
     Target{"deepspeed_names", deepspeed_names},

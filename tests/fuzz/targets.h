@@ -28,6 +28,7 @@ void zstd_stream(ByteView input);
 void dcp(ByteView input);
 void dcp_ranks(ByteView input);
 void megatron(ByteView input);
+void megatron_ranks(ByteView input);
 void safetensors_header(ByteView input);
 void safetensors_index(ByteView input);
 void deepspeed_names(ByteView input);

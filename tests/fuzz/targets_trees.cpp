@@ -11,6 +11,10 @@ void dcp(ByteView input) { look_at(tree_of(input, ".metadata")); }
 
 void megatron(ByteView input) { look_at(tree_of(input, "metadata.json")); }
 
+void megatron_ranks(ByteView input) {
+  look_at(tree_of(input, "latest_checkpointed_iteration.txt"));
+}
+
 void dcp_ranks(ByteView input) { look_at(tree_of(input, "__0.metadata")); }
 
 void safetensors_header(ByteView input) {

@@ -90,5 +90,21 @@ TEST(RankFiles, ResumeOnAsManyRanksAndOthersNeedAConversion) {
   EXPECT_TRUE(says(other.out, "--to dcp --world-size 2")) << other.out;
 }
 
+// What Megatron's ranks saved is what torch_dist holds of it.
+TEST(RankFiles, OfMegatronBecomeTorchDist) {
+  const std::string run = "megatron_torch/muon_pp2_dp3/data";
+  const ScratchDirectory scratch;
+  const Outcome written = convert(run, scratch / "dist", {"--to", "megatron", "--world-size", "3"});
+  EXPECT_EQ(written.exit, 0) << written.err;
+  const Outcome same = inspect(run, {"--diff", scratch / "dist"});
+  EXPECT_EQ(same.exit, 0) << same.out;
+  EXPECT_EQ(inspect(run, {"--verify"}).exit, 0);
+  EXPECT_EQ(convert(run, scratch / "weights", {"--weights"}).exit, 0);
+  const Outcome part =
+      convert(run + "/iter_0000003/mp_rank_00_001", scratch / "part", {"--weights"});
+  EXPECT_EQ(part.exit, 4);
+  EXPECT_TRUE(says(part.err, "one part of 2 of a save")) << part.err;
+}
+
 }  // namespace
 }  // namespace ebb

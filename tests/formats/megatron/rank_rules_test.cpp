@@ -12,25 +12,25 @@ TEST(MegatronRankNames, TellHowRanksCutATensor) {
     const char* key;
     Cut cut;
   };
-  const Case cases[] = {{"embedding.word_embeddings.weight", Cut::rows},
-                        {"embedding.position_embeddings.weight", Cut::none},
-                        {"decoder.layers.0.self_attention.linear_qkv.weight", Cut::rows},
-                        {"decoder.layers.0.self_attention.linear_qkv.bias", Cut::rows},
-                        {"decoder.layers.0.self_attention.linear_qkv.layer_norm_weight", Cut::none},
-                        {"decoder.layers.0.self_attention.linear_proj.weight", Cut::columns},
-                        {"decoder.layers.0.self_attention.linear_proj.bias", Cut::none},
-                        {"decoder.layers.0.self_attention.q_layernorm.weight", Cut::none},
-                        {"decoder.layers.0.self_attention.linear_kv_down_proj.weight", Cut::none},
-                        {"decoder.layers.0.self_attention.core_attention.softmax_offset", Cut::rows},
-                        {"decoder.layers.0.mlp.linear_fc1.weight", Cut::rows},
-                        {"decoder.layers.0.mlp.linear_fc2.weight", Cut::columns},
-                        {"decoder.final_layernorm.weight", Cut::none},
-                        {"output_layer.weight", Cut::rows},
-                        {"language_model.encoder.layers.3.self_attention.dense.weight",
-                         Cut::columns},
-                        {"lm_head.dense.weight", Cut::unknown},
-                        {"adapter.weight", Cut::unknown},
-                        {"decoder.layers.0.self_attention.linear_qkv.lora_a", Cut::unknown}};
+  const Case cases[] = {
+      {"embedding.word_embeddings.weight", Cut::rows},
+      {"embedding.position_embeddings.weight", Cut::none},
+      {"decoder.layers.0.self_attention.linear_qkv.weight", Cut::rows},
+      {"decoder.layers.0.self_attention.linear_qkv.bias", Cut::rows},
+      {"decoder.layers.0.self_attention.linear_qkv.layer_norm_weight", Cut::none},
+      {"decoder.layers.0.self_attention.linear_proj.weight", Cut::columns},
+      {"decoder.layers.0.self_attention.linear_proj.bias", Cut::none},
+      {"decoder.layers.0.self_attention.q_layernorm.weight", Cut::none},
+      {"decoder.layers.0.self_attention.linear_kv_down_proj.weight", Cut::none},
+      {"decoder.layers.0.self_attention.core_attention.softmax_offset", Cut::rows},
+      {"decoder.layers.0.mlp.linear_fc1.weight", Cut::rows},
+      {"decoder.layers.0.mlp.linear_fc2.weight", Cut::columns},
+      {"decoder.final_layernorm.weight", Cut::none},
+      {"output_layer.weight", Cut::rows},
+      {"language_model.encoder.layers.3.self_attention.dense.weight", Cut::columns},
+      {"lm_head.dense.weight", Cut::unknown},
+      {"adapter.weight", Cut::unknown},
+      {"decoder.layers.0.self_attention.linear_qkv.lora_a", Cut::unknown}};
   for (const auto& [key, cut] : cases) EXPECT_EQ(cut_of(key), cut) << key;
 }
 

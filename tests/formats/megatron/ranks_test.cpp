@@ -1,5 +1,5 @@
-// --ckpt-format torch: every case that Megatron wrote, joined to what the job itself held whole, and
-// what is said where files are missing, of two saves, or do not tell.
+// --ckpt-format torch: every case that Megatron wrote, joined to what the job itself held whole,
+// and what is said where files are missing, of two saves, or do not tell.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -186,8 +186,8 @@ TEST(MegatronRankFiles, FilesOfTwoSavesAreRefused) {
 }
 
 TEST(MegatronRankFiles, ExpertsAreRefusedByName) {
-  const auto checkpoint = describe_ranks(
-      {rank_file(1, {{"decoder.layers.0.mlp.experts.linear_fc1.weight0", {4, 4}}})});
+  const auto checkpoint =
+      describe_ranks({rank_file(1, {{"decoder.layers.0.mlp.experts.linear_fc1.weight0", {4, 4}}})});
   ASSERT_FALSE(checkpoint.has_value());
   EXPECT_EQ(checkpoint.error().code, Code::unsupported);
   EXPECT_NE(checkpoint.error().message.find("experts"), std::string::npos);

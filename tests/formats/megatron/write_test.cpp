@@ -284,7 +284,7 @@ TEST(MegatronWritten, MuonIsTheFirstOfChainedOptimizers) {
   const Value* adam = one->entries[1].second.find("optimizer");
   ASSERT_NE(adam, nullptr);
   for (const Value& group : adam->find("param_groups")->items)
-    EXPECT_EQ(group.find("step")->real, 3);
+    EXPECT_EQ(group.find("step")->integer, 3);
 }
 
 // Megatron's word for it is "adam", with a setting beside it.

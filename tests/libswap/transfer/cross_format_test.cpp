@@ -149,6 +149,7 @@ constexpr Expected kExpected[] = {
     {"dcp/layout_state", "", "dropped: tensor \"state.rng.0.torch\": neither"},
     {"dcp/layout_titan", "", "dropped: tensor \"train_state.step\": neither"},
     {"dcp/layout_words", "", "dropped: tensor \"ema.shadow."},
+    {"megatron_torch/", "torch", "dropped: value \"args\": holds an object of class argparse"},
     // Megatron-FSDP without optimizer state is plain DCP.
     {"", "megatron-fsdp", "read as dcp"},
 };

@@ -115,27 +115,27 @@ TEST(InspectRecognition, AFileOfOneRankThatIsAloneIsAllOfIt) {
   EXPECT_TRUE(says(inspect({scratch / "c/ep0-ba10-rank3.pt"}).out, "one part of a save"));
 }
 
-TEST(InspectRecognition, MegatronsFormatTorchIsNamed) {
-  for (const std::vector<std::string>& ranks : std::vector<std::vector<std::string>>{
-           {"mp_rank_00", "mp_rank_01"}, {"mp_rank_00_000", "mp_rank_00_001"}}) {
-    const ScratchDirectory scratch;
-    write(scratch / "latest_checkpointed_iteration.txt", "10");
-    for (const std::string& rank : ranks) {
-      save_torch(scratch / ("iter_0000010/" + rank + "/model_optim_rng.pt"));
-      write(scratch / ("iter_0000010/" + rank + "/distrib_optim.pt"));
-    }
-    expect_refused(scratch.path(), 4, "Megatron's --ckpt-format torch");
-    expect_refused(scratch / "iter_0000010", 4, "--ckpt-convert-format torch_dist");
-    fs::remove(scratch / "latest_checkpointed_iteration.txt");
-    expect_refused(scratch.path(), 4, "iter_0000010: saved with Megatron's --ckpt-format torch");
-    for (const std::string& named :
-         {"iter_0000010/" + ranks[0] + "/model_optim_rng.pt", "iter_0000010/" + ranks[0]}) {
-      const Outcome part = inspect({scratch / named});
-      EXPECT_EQ(part.exit, 0) << part.err;
-      EXPECT_TRUE(says(part.out, "one part of a save of 2, as " + ranks[1] + " lies beside it"))
-          << part.out;
-    }
+TEST(InspectRecognition, FoldersOfMegatronsRanksAreOneCheckpoint) {
+  const ScratchDirectory scratch;
+  copy("megatron_torch/adam_tp2_pp2_vpp2/data", scratch / "run");
+  const std::string iteration = scratch / "run/iter_0000003";
+  EXPECT_TRUE(says(inspect({scratch / "run"}).out, ": megatron-torch, "));
+  EXPECT_TRUE(says(inspect({iteration}).out, ": megatron-torch, "));
+  for (const char* named : {"/mp_rank_01_000/model_optim_rng.pt", "/mp_rank_01_000"}) {
+    const Outcome part = inspect({iteration + named});
+    EXPECT_EQ(part.exit, 0) << part.err;
+    EXPECT_TRUE(says(part.out, "one part of a save of 4, as its arguments say")) << part.out;
   }
+  EXPECT_EQ(inspect({scratch / "run", "--explain-resume", "8"}).exit, 0);
+  const Outcome other = inspect({scratch / "run", "--explain-resume", "3"});
+  EXPECT_EQ(other.exit, 1);
+  EXPECT_TRUE(says(other.out, "--to megatron --world-size 3")) << other.out;
+  fs::remove(scratch / "run/latest_checkpointed_iteration.txt");
+  EXPECT_TRUE(says(inspect({scratch / "run"}).out, ": megatron-torch, "));
+  fs::remove_all(iteration + "/mp_rank_01_001");
+  expect_refused(scratch / "run", 3, "1 of the 4 ranks' files is missing: mp_rank_01_001/");
+  save_torch(iteration + "/mp_rank_01_001/model_optim_rng.pt");
+  expect_refused(scratch / "run", 3, "holds no dict of a model");
 }
 
 TEST(InspectRecognition, CommonPtAloneIsAMegatronSaveThatDied) {
