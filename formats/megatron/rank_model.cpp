@@ -4,6 +4,7 @@
 #include <set>
 
 #include "ebb/formats/core/json_text.h"
+#include "ebb/formats/core/number_text.h"
 
 namespace ebb::formats::megatron {
 namespace {
@@ -50,7 +51,7 @@ Result<> RankModel::check_alike() const {
   for (const RankFile& rank : grid_->files) {
     if (rank.chunks.size() != chunks)
       return other_parts(rank, grid_->files.front(),
-                         compose("holds {} parts of the model", rank.chunks.size()));
+                         compose("holds {} of the model", plural(rank.chunks.size(), "part")));
     const RankFile& first = grid_->at({0, rank.at.pipeline});
     for (std::size_t i = 0; i < chunks; ++i)
       if (!std::ranges::equal(rank.chunks[i].tensors, first.chunks[i].tensors, {},

@@ -135,7 +135,7 @@ TEST(InspectRecognition, FoldersOfMegatronsRanksAreOneCheckpoint) {
   fs::remove_all(iteration + "/mp_rank_01_001");
   expect_refused(scratch / "run", 3, "1 of the 4 ranks' files is missing: mp_rank_01_001/");
   save_torch(iteration + "/mp_rank_01_001/model_optim_rng.pt");
-  expect_refused(scratch / "run", 3, "holds no dict of a model");
+  expect_refused(scratch / "run", 3, "holds 1 part of the model, unlike ");
 }
 
 TEST(InspectRecognition, CommonPtAloneIsAMegatronSaveThatDied) {
