@@ -325,11 +325,13 @@ bool keeps_numbers(const Catalog& catalog, const ConvertRequest& request) {
          catalog.grouped == GroupOrder::of_the_optimizer;
 }
 
-// Of a state dict whose names the target takes for granted.
+// Names that the target takes for granted; of a state dict they may be inferred.
 Result<> check_names(const Catalog& source, const ConvertRequest& request, Content& content) {
-  if (!is_state_dict(request.from) || keeps_numbers(content.catalog, request)) return {};
-  if (request.to.traits().holds == Holds::parameters)
-    EBB_TRY(check_understood(source, content.catalog));
+  if (keeps_numbers(content.catalog, request)) return {};
+  const bool parameters = request.to.traits().holds == Holds::parameters;
+  if (parameters) EBB_TRY(check_named(source, content.catalog));
+  if (!is_state_dict(request.from)) return {};
+  if (parameters) EBB_TRY(check_understood(source, content.catalog));
   EBB_TRY_ASSIGN(const InferredCount inferred, check_inferred(source, content, request));
   std::ranges::move(inferred.lines(), std::back_inserter(content.changes));
   if (inferred.by_order > 0 && request.to.traits().resumes == Resumes::nothing)
@@ -379,10 +381,11 @@ Result<Conversion> plan_conversion(const Checkpoint& source, const ConvertReques
   auto& [catalog, made_of, changes, unsafe, names] = content;
   const Kinship kin = kinship(request.from, request.to);
   const bool crossing = kin == Kinship::none;
-  if (crossing) EBB_TRY(check_said_by_order(catalog, request));
+  EBB_TRY(check_said_by_order(catalog, request));
   EBB_TRY(check_one_of_each(catalog, request));
   EBB_TRY(check_numbered(source, request, catalog));
-  if (crossing || kin == Kinship::parts) EBB_TRY(check_names(source.catalog(), request, content));
+  if (crossing || kin == Kinship::parts || !is_state_dict(request.from))
+    EBB_TRY(check_names(source.catalog(), request, content));
   if (crossing && is_state_dict(request.from)) {
     if (!weights_only({catalog}) || catalog.parts.models.empty())
       put_parts(catalog, counters_in(source.catalog()));

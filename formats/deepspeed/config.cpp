@@ -206,6 +206,23 @@ std::optional<double> number_of(const Value& value) {
   return std::nullopt;
 }
 
+Value first_scaler(bool dynamic) {
+  if (!dynamic)
+    return Value::of_dict({{"cur_scale", Value::of_real(1.0)}, {"dynamic", Value::of_bool(false)}});
+  return Value::of_dict({{"cur_scale", Value::of_real(65536.0)},
+                         {"dynamic", Value::of_bool(true)},
+                         {"cur_iter", Value::of_int(0)},
+                         {"last_overflow_iter", Value::of_int(-1)},
+                         {"scale_factor", Value::of_real(2.0)},
+                         {"scale_window", Value::of_int(1000)},
+                         {"min_scale", Value::of_real(1.0)},
+                         {"delayed_shift", Value::of_int(1)},
+                         {"cur_hysteresis", Value::of_int(1)},
+                         {"consecutive_hysteresis", Value::of_bool(false)},
+                         {"raise_error_at_min_scale", Value::of_bool(true)},
+                         {"dtype", Value::of_dtype(DType::f16)}});
+}
+
 Result<Value> loss_scaler_of(const PickleGraph& graph, PickleId id) {
   Value scaler;
   if (id == kNoPickle || !graph.is(id, PickleKind::object) || graph.state(id) == kNoPickle)

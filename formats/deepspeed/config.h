@@ -96,6 +96,8 @@ std::string optimizer_class(const Config& config, const std::vector<GroupEntry>&
 // A plain number, or one in a tensor of one element.
 std::optional<double> number_of(const Value& value);
 
+// The attributes of a loss scaler as a new engine makes it.
+Value first_scaler(bool dynamic);
 // {"class": ..., numbers...} of a loss scaler object, none when there is none.
 Result<Value> loss_scaler_of(const PickleGraph& graph, PickleId id);
 

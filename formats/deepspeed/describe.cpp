@@ -6,6 +6,7 @@
 #include "ebb/formats/deepspeed/model.h"
 #include "ebb/formats/deepspeed/names.h"
 #include "ebb/formats/deepspeed/optimizer.h"
+#include "ebb/formats/deepspeed/unsharded.h"
 #include "ebb/formats/deepspeed/values.h"
 
 namespace ebb::formats {
@@ -75,10 +76,32 @@ class Describer {
   Result<> read() {
     EBB_TRY_ASSIGN(files_, find_files(*tree_));
     catalog().format = "deepspeed";
+    if (files_.optimizer.empty()) return read_without_zero();
     EBB_TRY(check_ranks());
     for (const auto& [rank, name] : files_.optimizer) EBB_TRY(read_optimizer(Rank{rank}, name));
     ModelReader models(*checkpoint_, partitions_, facts_.stage, world_);
     for (const auto& [rank, name] : files_.model) EBB_TRY(read_model(models, Rank{rank}, name));
+    finish(models.facts());
+    return {};
+  }
+
+  // Each rank loads the one file.
+  Result<> read_without_zero() {
+    const std::string& name = files_.model.begin()->second;
+    EBB_TRY_ASSIGN(const TorchArchive* archive, open_early(name));
+    if (files_.model.size() > 1 || !is_unsharded(archive->graph()))
+      return no_optimizer(*tree_, files_);
+    EBB_TRY_ASSIGN(const File stored, open_file(name, Rank{0}));
+    ModelReader models(*checkpoint_, partitions_, 0, 1);
+    EBB_TRY(models.read(stored, Rank{0}));
+    constexpr std::int64_t kMostRanks = 1 << 20;
+    catalog().world = static_cast<std::uint32_t>(
+        std::min(models.facts().ranks.value_or(1), kMostRanks));
+    UnshardedOptimizer optimizer(stored, *checkpoint_, partitions_);
+    EBB_TRY_ASSIGN(const auto source, tree_->open(name));
+    EBB_TRY(optimizer.read(source));
+    facts_ = optimizer.take_facts();
+    state_.groups = optimizer.numbers();
     finish(models.facts());
     return {};
   }
@@ -202,8 +225,9 @@ class Describer {
                                : state_.padded_between ? "zero12-boundary"
                                                        : "zero12";
     catalog().partition =
-        compose("{} over {}{}{}", policy, world_, world_ == 1 ? " rank" : " ranks",
-                (stage == 3 ? "" : compose(" (stage {})", stage)));
+        stage == 0 ? std::string(kWithoutZero)
+                   : compose("{} over {}{}{}", policy, world_, world_ == 1 ? " rank" : " ranks",
+                             (stage == 3 ? "" : compose(" (stage {})", stage)));
     set_values(catalog(), files_.tag, state_.groups, model, std::move(facts_));
     if (!files_.folder.empty() && tree_->find("latest") == nullptr)
       catalog().notes.emplace_back(kNoLatest);

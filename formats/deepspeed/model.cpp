@@ -128,10 +128,14 @@ void ModelReader::read_tied(const PickleGraph& graph) {
   for (std::size_t i = 0; i + 1 < entries.size(); i += 2) {
     if (!graph.is(entries[i], PickleKind::string) || !graph.is(entries[i + 1], PickleKind::string))
       continue;
-    if (!facts_.tied.emplace(graph.text(entries[i]), graph.text(entries[i + 1])).second) continue;
-    checkpoint_.building().notes.push_back(json_string(graph.text(entries[i])) + " is tied to " +
-                                           json_string(graph.text(entries[i + 1])));
+    tie(std::string(graph.text(entries[i])), std::string(graph.text(entries[i + 1])));
   }
+}
+
+void ModelReader::tie(const std::string& alias, const std::string& owner) {
+  if (facts_.tied.emplace(alias, owner).second)
+    checkpoint_.building().notes.push_back(json_string(alias) + " is tied to " +
+                                           json_string(owner));
 }
 
 bool ModelReader::leave_unread(const PickleGraph& graph, PickleId tensor, const std::string& name,
@@ -189,6 +193,8 @@ Result<> ModelReader::read_module(const File& file) {
   if (names != kNoPickle && graph.is(names, PickleKind::list))
     for (const PickleId name : graph.items(names))
       if (graph.is(name, PickleKind::string)) buffers.insert(graph.text(name));
+  // Of stage 0 no list of shared parameters tells, but their storages do.
+  std::map<std::pair<std::uint64_t, Shape>, std::string> owners;
   const std::span<const PickleId> entries = graph.items(module);
   for (std::size_t i = 0; i + 1 < entries.size(); i += 2) {
     if (!graph.is(entries[i], PickleKind::string) || !is_torch_tensor(graph, entries[i + 1]))
@@ -202,6 +208,11 @@ Result<> ModelReader::read_module(const File& file) {
       continue;
     EBB_TRY_ASSIGN(const TorchTensor tensor, torch_tensor(graph, entries[i + 1]));
     EBB_TRY_ASSIGN(const Flat flat, checkpoint_.add_flat(file.archive, file.file, tensor));
+    if (stage_ == 0 && flat.elems > 0) {
+      const auto [place, fresh] = owners.try_emplace({flat.at, flat.shape}, name);
+      if (!fresh) tie(name, place->second);
+      if (!fresh) continue;
+    }
     EBB_TRY(partitions_.add_module(name, state, flat, file.where));
   }
   return {};

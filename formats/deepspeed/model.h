@@ -70,6 +70,7 @@ class ModelReader {
   Result<> read_module(const File& file);
   Result<> check_same_save(const File& file);
   void read_tied(const PickleGraph& graph);
+  void tie(const std::string& alias, const std::string& owner);
   // Where the tensor is not read: names it, and is true.
   bool leave_unread(const PickleGraph& graph, PickleId tensor, const std::string& name,
                     const std::string& state);

@@ -56,20 +56,6 @@ bool earlier(std::string_view a, std::string_view b) {
   return left.size() != right.size() ? left.size() < right.size() : left < right;
 }
 
-// Model files alone. Those of ZeRO-3, one for each rank, hold no weights: they are the optimizer's.
-Error no_optimizer(const SourceTree& tree, const Files& files) {
-  const std::string& last = files.model.rbegin()->second;
-  if (parse_name(last.substr(files.folder.size()))->data_rank)
-    return refused(tree, Code::incomplete,
-                   files.tag + ": no optim_states.pt file, which holds ZeRO-3's weights",
-                   "bring the files of all ranks together, or use the checkpoint before this one");
-  return refused(tree, Code::unsupported,
-                 files.tag +
-                     ": no optim_states.pt file: a DeepSpeed checkpoint without ZeRO (stage 0), "
-                     "whose model and optimizer are one torch.save file",
-                 compose("name that file: {}/{}", tree.root(), last));
-}
-
 }  // namespace
 
 Error refused(const SourceTree& tree, Code code, const std::string& why, std::string hint) {
@@ -192,8 +178,20 @@ Result<Files> find_files(const SourceTree& tree) {
     return refused(tree, Code::incomplete, files.tag + ": no model_states.pt file",
                    "a checkpoint is the folder with the files of all ranks; ckpt-inspect --raw "
                    "shows what one file holds");
-  if (files.optimizer.empty()) return no_optimizer(tree, files);
+  const bool stage3 = std::ranges::any_of(files.model, [&](const auto& file) {
+    return parse_name(file.second.substr(files.folder.size()))->data_rank.has_value();
+  });
+  if (files.optimizer.empty() && stage3) return no_optimizer(tree, files);
   return files;
+}
+
+Error no_optimizer(const SourceTree& tree, const Files& files) {
+  const std::string& last = files.model.rbegin()->second;
+  const bool stage3 = parse_name(last.substr(files.folder.size()))->data_rank.has_value();
+  return refused(tree, Code::incomplete,
+                 compose("{}: no optim_states.pt file, which holds ZeRO{}", files.tag,
+                         stage3 ? "-3's weights" : "'s master weights and states"),
+                 "bring the files of all ranks together, or use the checkpoint before this one");
 }
 
 }  // namespace ebb::formats::deepspeed

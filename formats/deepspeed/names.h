@@ -28,12 +28,14 @@ std::optional<FileName> file_of_checkpoint(std::string_view path);
 
 // The files of the tag that `latest` names, by data-parallel rank.
 struct Files {
-  std::string tag;                             // the folder's name, "" when nothing says it
-  std::string folder;                          // "" or "<tag>/"
-  std::map<std::uint32_t, std::string> model;  // stages 1 and 2: one, as rank 0
-  std::map<std::uint32_t, std::string> optimizer;
+  std::string tag;                                 // the folder's name, "" when nothing says it
+  std::string folder;                              // "" or "<tag>/"
+  std::map<std::uint32_t, std::string> model;      // stages 1 and 2: one, as rank 0
+  std::map<std::uint32_t, std::string> optimizer;  // without ZeRO: none
 };
 Result<Files> find_files(const SourceTree& tree);
+// Of ZeRO's files only model files are there.
+Error no_optimizer(const SourceTree& tree, const Files& files);
 // What another rank calls the file that this one calls `file`.
 std::string file_of_rank(std::string_view file, std::uint32_t rank);
 // About a checkpoint as a whole.
@@ -50,6 +52,8 @@ std::string tag_of(const SourceTree& tree, std::string_view folder);
 constexpr std::string_view kNoLatest =
     "no file latest: unless the job passes the tag, DeepSpeed's load_checkpoint() loads nothing "
     "and the job starts from scratch";
+// Catalog::partition of stage 0.
+constexpr std::string_view kWithoutZero = "whole tensors in one file (stage 0)";
 // What the folder of a universal checkpoint adds to the tag of the one it was made from.
 constexpr std::string_view kUniversalSuffix = "_universal";
 // What a universal checkpoint calls the files of masters.

@@ -5,6 +5,7 @@
 
 #include "ebb/formats/core/json_text.h"
 #include "ebb/formats/core/units.h"
+#include "ebb/formats/state_dict/small_tensors.h"
 
 namespace ebb::formats::deepspeed {
 namespace {
@@ -25,6 +26,13 @@ std::string_view swap_id(const PickleGraph& graph, PickleId tensor) {
   return id != kNoPickle && graph.is(id, PickleKind::string) ? graph.text(id) : std::string_view{};
 }
 
+Value with_plain_numbers(Value setting) {
+  for (Value& item : setting.items) item = with_plain_numbers(std::move(item));
+  if (setting.kind != Value::Kind::tensor || setting.raw.size() != bytes_of(setting.dtype))
+    return setting;
+  return number_in(setting.dtype, setting.raw).value_or(std::move(setting));
+}
+
 }  // namespace
 
 std::string_view zero12_class(PickleId stage) {
@@ -32,18 +40,20 @@ std::string_view zero12_class(PickleId stage) {
 }
 
 // param_groups[i]["params"] lists the flat buffers that belong to the group.
-Result<std::vector<ReadGroup>> param_groups_of(const PickleGraph& graph, PickleId list,
+Result<std::vector<ReadGroup>> param_groups_of(const TorchArchive& archive, PickleId list,
                                                const Config& config,
                                                const std::vector<Group>& shapes) {
+  const PickleGraph& graph = archive.graph();
   if (list == kNoPickle || !graph.is(list, PickleKind::list))
     return Error{Code::corrupt, graph.where() + ": no list param_groups"};
   std::vector<ReadGroup> groups;
   std::set<std::int64_t> taken;
   for (const PickleId item : graph.items(list)) {
-    EBB_TRY_ASSIGN(const Value value, value_of(graph, item, nullptr));
+    EBB_TRY_ASSIGN(const Value value, value_of(graph, item, &archive));
     ReadGroup& group = groups.emplace_back();
     for (const auto& [key, setting] : value.entries)
-      if (key.text != "params") group.entry.settings.emplace_back(key.text, setting);
+      if (key.text != "params")
+        group.entry.settings.emplace_back(key.text, with_plain_numbers(setting));
     group.entry.optimizer = group_optimizer(config, group.entry);
     const Value* params = value.find("params");
     for (const Value& buffer : params == nullptr ? std::vector<Value>{} : params->items) {
@@ -166,7 +176,7 @@ Result<> OptimizerReader::refuse_experts() const {
 Result<> OptimizerReader::read_groups(PickleId base) {
   EBB_TRY_ASSIGN(
       std::vector<ReadGroup> groups,
-      param_groups_of(graph_, graph_.find(base, "param_groups"), config_, state_.groups));
+      param_groups_of(file_.archive, graph_.find(base, "param_groups"), config_, state_.groups));
   // BF16_Optimizer and offloading keep the momentum cut like the master weights.
   const bool whole = facts_.zero_optimizer == "DeepSpeedZeroOptimizer" && !config_.offload;
   for (ReadGroup& group : groups) {

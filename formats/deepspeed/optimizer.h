@@ -56,8 +56,9 @@ struct ReadGroup {
   GroupEntry entry;
   std::vector<std::size_t> buffers;
 };
-// `shapes`: as param_shapes lists the buffers.
-Result<std::vector<ReadGroup>> param_groups_of(const PickleGraph& graph, PickleId list,
+// `shapes`: as param_shapes lists the buffers. Settings that are tensors of one element, such as
+// learning rates that a compiled step can change, become numbers.
+Result<std::vector<ReadGroup>> param_groups_of(const TorchArchive& archive, PickleId list,
                                                const Config& config,
                                                const std::vector<Group>& shapes);
 // The entries of base's dict `state`, by flat buffer; in the pickle they come in the order in which

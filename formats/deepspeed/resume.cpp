@@ -37,8 +37,17 @@ bool named_by_nothing(const ResumeQuestion& question) {
   return std::ranges::find(question.catalog.notes, kNoLatest) != question.catalog.notes.end();
 }
 
+bool without_zero(const ResumeQuestion& question) {
+  return question.catalog.partition == kWithoutZero;
+}
+
 using Says = ResumeRule::Says;
 constexpr std::array kRules = {
+    ResumeRule{Says::yes,
+               without_zero,
+               "stage 0: each of {wanted} loads the one file, model and optimizer whole",
+               {},
+               {}},
     ResumeRule{Says::no, other_world_stage3,
                "saved by {saved}, and DeepSpeed loads ZeRO state on as many ranks only",
                "deepspeed", "zero3"},

@@ -122,7 +122,8 @@ class UniversalDescriber {
     facts_.steps.assign(groups_.size(), std::nullopt);
     PickleId list = graph.find(root, "param_groups");
     if (list == kNoPickle) list = graph.find(inner, "param_groups");
-    EBB_TRY_ASSIGN(std::vector<ReadGroup> groups, param_groups_of(graph, list, config_, groups_));
+    EBB_TRY_ASSIGN(std::vector<ReadGroup> groups,
+                   param_groups_of(file.archive, list, config_, groups_));
     for (ReadGroup& group : groups) facts_.groups.push_back(std::move(group.entry));
     facts_.optimizer = optimizer_class(config_, facts_.groups);
     for (const auto& [buffer, state] : states_by_buffer(graph, inner)) {

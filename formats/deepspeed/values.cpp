@@ -99,7 +99,7 @@ void note_steps(Catalog& catalog, const std::string& tag) {
                 tag, step));
   std::int64_t most = 0;
   for (const auto& [name, steps] : catalog.param_steps) most = std::max(most, steps);
-  if (most > *catalog.step)
+  if (most > *catalog.step + 1)
     catalog.notes.push_back(
         compose("the optimizer counts {} steps, the model file {}: files of two saves, unless the "
                 "job began to count again",

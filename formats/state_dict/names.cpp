@@ -381,22 +381,27 @@ std::set<std::string_view> mere_numbers(const Catalog& source) {
 }
 
 Result<> check_understood(const Catalog& source, const Catalog& content) {
-  const std::set<std::string_view> numbers = mere_numbers(source);
-  for (const TensorEntry& tensor : content.tensors) {
-    if (tensor.state == "tensor" && source.parts.models.empty())
+  if (!source.parts.models.empty()) return {};
+  for (const TensorEntry& tensor : content.tensors)
+    if (tensor.state == "tensor")
       return Error{Code::unsupported,
                    "tensor '" + printable(tensor.name) +
                        "': nothing tells whether it is a parameter, because which part of this "
                        "state dict is the model is not clear",
                    "--model KEY and --optimizer KEY say which part is what; --to dcp, torch, "
                    "safetensors and hdf5 keep every tensor under its key"};
+  return {};
+}
+
+Result<> check_named(const Catalog& source, const Catalog& content) {
+  const std::set<std::string_view> numbers = mere_numbers(source);
+  for (const TensorEntry& tensor : content.tensors)
     if (tensor.state != "tensor" && numbers.contains(tensor.name))
       return Error{Code::unsupported,
                    compose("'{}' ({}): nothing records which parameter of the model this number of "
                            "the optimizer is, and shapes do not tell",
                            printable(tensor.name), printable(tensor.state)),
                    names_hint() + "; --states param converts the weights alone"};
-  }
   return {};
 }
 

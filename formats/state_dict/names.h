@@ -23,10 +23,12 @@ namespace ebb::formats {
 Result<> name_contents(Catalog& catalog, const PartsSaid& said = {},
                        std::vector<ValueEntry> in_tensors = {});
 
-// What is to be converted of `source`, a described state dict, under the names that it will have.
-// Code::unsupported where a tensor would become a parameter only because nothing says what it is,
-// or a state that of a parameter which nobody knows; the hint says which flags would.
+// What is to be converted of `source`, under the names that it will have. Code::unsupported where
+// a tensor would become a parameter only because nothing says what it is, in a described state
+// dict; the hint says which flags would.
 Result<> check_understood(const Catalog& source, const Catalog& content);
+// The same where a state would be that of a parameter which nobody knows.
+Result<> check_named(const Catalog& source, const Catalog& content);
 
 // What optimizers call parameters by numbers that became no names.
 std::set<std::string_view> mere_numbers(const Catalog& source);

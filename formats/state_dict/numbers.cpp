@@ -186,7 +186,38 @@ bool has_numbers(const Catalog& source) {
          });
 }
 
+namespace {
+
+// The names of states and groups, changed.
+void rename_optimized(Catalog& catalog, const std::map<std::string, std::string>& fresh) {
+  const auto rename = [&](std::string& name) {
+    if (const auto found = fresh.find(name); found != fresh.end()) name = found->second;
+  };
+  for (TensorEntry& tensor : catalog.tensors)
+    if (tensor.state != "param" && tensor.state != "buffer") rename(tensor.name);
+  rename_beside_tensors(catalog, rename);
+}
+
+// Names that only the order gave are numbers again: what somebody says is better.
+void take_back_order(Catalog& catalog) {
+  const auto inferred = [](const StateDictOptimizer& one) { return one.named == NamedBy::order; };
+  if (catalog.parts.optimizers.size() != 1 || !inferred(catalog.parts.optimizers.front())) return;
+  const std::string at = text_of(catalog.parts.optimizers.front().at);
+  std::map<std::string, std::string> numbers;
+  for (const GroupEntry& group : catalog.groups)
+    for (const std::string& name : group.params)
+      numbers.emplace(name, compose("{}.{}", at, numbers.size()));
+  rename_optimized(catalog, numbers);
+  catalog.parts.optimizers.clear();
+  std::erase_if(catalog.values, [](const ValueEntry& value) { return value.key == kByOrderKey; });
+  std::erase_if(catalog.notes,
+                [](const std::string& note) { return note.starts_with(kInferredNames); });
+}
+
+}  // namespace
+
 Result<> say_names(Catalog& catalog, std::span<const std::string> names) {
+  take_back_order(catalog);
   const Numbers numbers(catalog);
   SaidNames said(names);
   std::map<std::string_view, std::size_t> first;  // name of each place
@@ -198,11 +229,7 @@ Result<> say_names(Catalog& catalog, std::span<const std::string> names) {
     EBB_TRY(said.check(line, its.states, numbers.model()));
     fresh.emplace(name, said.at(line));
   }
-  const auto rename = [&](std::string& name) {
-    if (const auto found = fresh.find(name); found != fresh.end()) name = found->second;
-  };
-  for (TensorEntry& tensor : catalog.tensors) rename(tensor.name);
-  rename_beside_tensors(catalog, rename);
+  rename_optimized(catalog, fresh);
   return {};
 }
 

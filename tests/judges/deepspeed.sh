@@ -83,6 +83,9 @@ deepspeed_order() {
   deepspeed_case "to 2 ranks" z2_muon_dealt_w3 "$to -w 2" '--ranks 2'
   deepspeed_case "to stage 2" z3_muon_experts_w2 "$to -p zero12 -w 3" '--ranks 3 --stage 2'
   deepspeed_case "universal" z1_muon_groups_w2 "$to-universal" '--universal --ranks 3'
+  deepspeed_case "to stage 2" z0_adamw_bf16_w2 "$to -p zero12 -w 2" '--stage 2'
+  deepspeed_case "to stage 3" z0_torch_adam_bf16_w2 "$to -w 3" '--ranks 3 --stage 3'
+  deepspeed_case "to stage 2" z0_adam_fp32_w2 "$to -p zero12 -w 2 --names order" '--stage 2'
 }
 
 deepspeed_universal() {

@@ -239,12 +239,12 @@ TEST(StateDictParts, ThatNobodyKnowsBecomeNoParameters) {
       {{{"model", "a"}, {3}}, {{"model", "b"}, {3}}, {{"opt", "state", 0, "exp_avg"}, {3}}});
   add_group(numbered, {"opt"}, Value::of_list({Value::of_int(0)}));
   EXPECT_EQ(named(numbered), (Names{{"a", "param"}, {"b", "param"}, {"opt.0", "exp_avg"}}));
-  const auto number = formats::check_understood(numbered, numbered);
+  const auto number = formats::check_named(numbered, numbered);
   ASSERT_FALSE(number);
   EXPECT_NE(number.error().hint.find("--names FILE"), std::string::npos);
   Catalog renamed = numbered;
   renamed.tensors[2].name = "b";
-  EXPECT_TRUE(formats::check_understood(numbered, renamed));
+  EXPECT_TRUE(formats::check_named(numbered, renamed));
 }
 
 TEST(StateDictNames, StayNumbersWhereSeveralParametersFit) {

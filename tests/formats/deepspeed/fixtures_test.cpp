@@ -59,6 +59,10 @@ INSTANTIATE_TEST_SUITE_P(Stages1And2, DeepSpeedFixture,
                                          "z1_muon_w4", "z1_muon_groups_w2", "z2_muon_groups_w2",
                                          "z2_muon_dealt_w3", "z2_sgd_w2"));
 
+INSTANTIATE_TEST_SUITE_P(WithoutZero, DeepSpeedFixture,
+                         testing::Values("z0_adamw_bf16_w2", "z0_torch_adam_bf16_w2",
+                                         "z0_adam_fp32_w2"));
+
 std::string refusal_of(std::shared_ptr<const formats::SourceTree> tree, Code code) {
   const auto checkpoint = describe_deepspeed(std::move(tree));
   if (!checkpoint) {

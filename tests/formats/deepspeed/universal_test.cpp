@@ -5,6 +5,7 @@
 #include <string>
 
 #include "ebb/formats/deepspeed/deepspeed.h"
+#include "ebb/formats/deepspeed/names.h"
 #include "ebb/formats/registry.h"
 #include "tests/formats/deepspeed/deepspeed_fixtures.h"
 #include "tests/formats/deepspeed/made_content.h"
@@ -113,7 +114,11 @@ TEST(Universal, HoldsEveryRankCheckpointThereIs) {
     const auto content = read_again(test_support::load_tree(entry.path() / "data"));
     const auto universal = read_again(written(*content, content->catalog().world));
     EXPECT_EQ(universal->catalog().format, "deepspeed-universal") << name;
-    EXPECT_EQ(test_support::content_differences(*content, *universal), "") << name;
+    // What is made of a run without ZeRO is for one with it.
+    const bool same_stage = content->catalog().partition != formats::deepspeed::kWithoutZero;
+    EXPECT_EQ(test_support::content_differences(*content, *universal),
+              same_stage ? "" : "value ds_config differs\n")
+        << name;
     const Layout layout = test_support::layout_for(universal->catalog(), Policy::zero3, 3);
     const auto plan = formats::emit_deepspeed({universal->catalog(), layout});
     ASSERT_TRUE(plan.has_value()) << name << ": " << plan.error().message;
