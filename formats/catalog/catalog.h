@@ -137,6 +137,8 @@ struct StateDictParts {
   std::vector<StateDictOptimizer> optimizers;
   std::vector<PathItem> step;        // where the step is counted; empty: nowhere
   std::vector<std::string> unclear;  // among the notes
+  // Settings of groups that are tensors where the state dict is written, by name.
+  std::map<std::string, DType> tensor_settings;
 };
 
 struct Catalog {

@@ -387,6 +387,7 @@ Result<Conversion> plan_conversion(const Checkpoint& source, const ConvertReques
   if (crossing || kin == Kinship::parts || !is_state_dict(request.from))
     EBB_TRY(check_names(source.catalog(), request, content));
   if (crossing && is_state_dict(request.from)) {
+    catalog.parts.tensor_settings = settings_in_tensors(source.catalog());
     if (!weights_only({catalog}) || catalog.parts.models.empty())
       put_parts(catalog, counters_in(source.catalog()));
     catalog.parts = {};

@@ -26,13 +26,6 @@ std::string_view swap_id(const PickleGraph& graph, PickleId tensor) {
   return id != kNoPickle && graph.is(id, PickleKind::string) ? graph.text(id) : std::string_view{};
 }
 
-Value with_plain_numbers(Value setting) {
-  for (Value& item : setting.items) item = with_plain_numbers(std::move(item));
-  if (setting.kind != Value::Kind::tensor || setting.raw.size() != bytes_of(setting.dtype))
-    return setting;
-  return number_in(setting.dtype, setting.raw).value_or(std::move(setting));
-}
-
 }  // namespace
 
 std::string_view zero12_class(PickleId stage) {

@@ -8,6 +8,7 @@
 
 #include "ebb/formats/catalog/key_path.h"
 #include "ebb/formats/core/number_text.h"
+#include "ebb/formats/state_dict/small_tensors.h"
 
 namespace ebb::formats {
 namespace {
@@ -182,7 +183,7 @@ std::vector<GroupEntry> torch_groups(std::span<const ValueEntry* const> values) 
   std::map<std::string_view, GroupCollector> optimizers;
   for (const ValueEntry* entry : values)
     if (const auto place = group_place(*entry))
-      optimizers[place->optimizer].add(*place, entry->value);
+      optimizers[place->optimizer].add(*place, with_plain_numbers(entry->value));
   std::vector<GroupEntry> list;
   for (auto& [prefix, groups] : optimizers) groups.give(list);
   for (GroupEntry& group : list) group.optimizer = optimizer_of(group);

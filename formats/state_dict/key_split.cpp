@@ -38,6 +38,12 @@ bool KeyPath::is_number(std::size_t item) const {
   return path_ != nullptr && std::holds_alternative<std::int64_t>((*path_)[item]);
 }
 
+bool KeyPath::is_last_word(std::size_t item) const {
+  for (std::size_t next = item + 1; next < items(); ++next)
+    if (!is_number(next)) return false;
+  return true;
+}
+
 StateDictPlace KeyPath::place_before(std::size_t at) const {
   const auto after = std::upper_bound(starts_.begin(), starts_.end(), at);
   const auto item = static_cast<std::size_t>(after - starts_.begin()) - 1;
@@ -59,7 +65,7 @@ std::vector<KeySplit> splits_at(const KeyPath& key, std::string_view word) {
       splits.push_back({start, std::min(start + word.size() + 1, text.size()), i, Keys::nested});
       continue;
     }
-    if (i + 1 != key.items()) continue;
+    if (!key.is_last_word(i)) continue;
     for (std::size_t at = item.find(word); at != std::string_view::npos;
          at = item.find(word, at + 1)) {
       const std::size_t end = at + word.size();

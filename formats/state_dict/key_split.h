@@ -21,6 +21,8 @@ class KeyPath {
   std::size_t start(std::size_t item) const { return starts_[item]; }
   std::string_view item(std::size_t number) const;
   bool is_number(std::size_t item) const;  // not a word
+  // Whether nothing is behind it but positions in lists.
+  bool is_last_word(std::size_t item) const;
   // The place of what begins at byte `at` of the key.
   StateDictPlace place_before(std::size_t at) const;
 

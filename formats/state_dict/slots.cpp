@@ -19,7 +19,9 @@ std::optional<Slot> slot_at(const KeyPath& key, const KeySplit& split) {
     slot.name_end = key.start(split.item + 2) - 1;
     return slot;
   }
-  slot.name_end = key.key().rfind('.');
+  const bool in_list = split.item + 1 < key.items();
+  slot.name_end =
+      key.key().rfind('.', in_list ? key.start(split.item + 1) - 2 : std::string_view::npos);
   return slot.name_end > split.rest ? std::optional(slot) : std::nullopt;
 }
 

@@ -6,6 +6,7 @@
 #include "ebb/formats/catalog/key_path.h"
 #include "ebb/formats/core/element_values.h"
 #include "ebb/formats/core/float_cast.h"
+#include "ebb/formats/core/sha256.h"
 #include "ebb/formats/state_dict/groups.h"
 #include "ebb/formats/state_dict/key_split.h"
 
@@ -34,6 +35,14 @@ bool is_item(const std::vector<PathItem>& path) {
          !is_word(path[path.size() - 2], "param_groups");
 }
 
+// Of the first tensor in a value.
+std::optional<DType> dtype_inside(const Value& value) {
+  if (value.kind == Value::Kind::tensor) return value.dtype;
+  for (const Value& item : value.items)
+    if (const auto dtype = dtype_inside(item)) return dtype;
+  return std::nullopt;
+}
+
 // An empty list, or tuple.
 Value list_at(const Catalog& catalog, const std::vector<PathItem>& path) {
   Value list = Value::of_list({});
@@ -56,6 +65,33 @@ std::optional<Value> number_in(DType dtype, ByteView element) {
   return Value::of_int(static_cast<std::int64_t>(number));
 }
 
+Value with_plain_numbers(Value value) {
+  if (value.kind == Value::Kind::tensor && value.raw.size() == bytes_of(value.dtype))
+    return number_in(value.dtype, value.raw).value_or(std::move(value));
+  if (value.kind == Value::Kind::tensor) return value;
+  for (Value& item : value.items) item = with_plain_numbers(std::move(item));
+  for (auto& [key, entry] : value.entries) entry = with_plain_numbers(std::move(entry));
+  return value;
+}
+
+Value with_tensors(Value value, DType dtype) {
+  if (value.kind != Value::Kind::real) {
+    for (Value& item : value.items) item = with_tensors(std::move(item), dtype);
+    return value;
+  }
+  ByteVector number;
+  append_le(number, value.real);
+  Value tensor;
+  tensor.kind = Value::Kind::tensor;
+  tensor.dtype = dtype;
+  tensor.raw.resize(bytes_of(dtype));
+  cast_floats(DType::f64, number, dtype, tensor.raw);
+  const auto kept = number_in(dtype, tensor.raw);
+  if (!kept || kept->real != value.real) tensor.dtype = DType::f64, tensor.raw = std::move(number);
+  tensor.text = sha256_hex(tensor.raw);
+  return tensor;
+}
+
 bool is_small(const TensorEntry& tensor) {
   return tensor.chunks.size() == 1 && volume(tensor.shape) <= kMostElements &&
          tensor.chunks.front().box == whole(tensor.shape) && values_per_element(tensor.dtype) == 1;
@@ -64,6 +100,25 @@ bool is_small(const TensorEntry& tensor) {
 bool is_setting(const TensorEntry& tensor) {
   if (tensor.state != "tensor" || !tensor.key) return false;
   return !splits_at(KeyPath(*tensor.key, tensor.path), "param_groups").empty();
+}
+
+std::map<std::string, DType> settings_in_tensors(const Catalog& catalog) {
+  std::map<std::string, DType> settings;
+  const auto add = [&](const std::vector<PathItem>& path, DType dtype) {
+    const auto word = std::find_if(path.rbegin(), path.rend(), [](const PathItem& item) {
+      return std::holds_alternative<std::string>(item);
+    });
+    if (word == path.rend() || !is_floating(dtype)) return;
+    const std::string& text = std::get<std::string>(*word);
+    const auto [known, fresh] = settings.emplace(text.substr(text.rfind('.') + 1), dtype);
+    if (!fresh && bits_of(dtype) < bits_of(known->second)) known->second = dtype;
+  };
+  for (const TensorEntry& tensor : catalog.tensors)
+    if (is_small(tensor) && is_setting(tensor)) add(tensor.path, tensor.dtype);
+  for (const ValueEntry& entry : catalog.values)
+    if (const auto dtype = entry.echoed ? dtype_inside(entry.value) : std::nullopt)
+      add(entry.path, *dtype);
+  return settings;
 }
 
 std::vector<ValueEntry> values_in_tensors(const Checkpoint& checkpoint) {

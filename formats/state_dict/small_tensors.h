@@ -2,7 +2,9 @@
 // step can change, counters.
 #pragma once
 
+#include <map>
 #include <optional>
+#include <string>
 #include <vector>
 
 #include "ebb/formats/catalog/catalog.h"
@@ -12,11 +14,20 @@ namespace ebb::formats {
 // One element; nullopt for types that are no plain numbers, and whole numbers past 64 bits.
 std::optional<Value> number_in(DType dtype, ByteView element);
 
+// With numbers where it has tensors of one element.
+Value with_plain_numbers(Value value);
+// The other way: its fractions as such tensors, F64 where they need it.
+Value with_tensors(Value value, DType dtype);
+
 // Few enough elements, of plain numbers, stored in one piece.
 bool is_small(const TensorEntry& tensor);
 
 // Whether it lies among the settings of a parameter group. Of described state dicts.
 bool is_setting(const TensorEntry& tensor);
+
+// Settings of groups that are tensors, or of which a list's items are, by name: the narrowest dtype
+// of all groups.
+std::map<std::string, DType> settings_in_tensors(const Catalog& catalog);
 
 // Settings and step counters of a whole run that are tensors, as values at their places; tensors in
 // a list are one value. What cannot be read is left out. Reads them.

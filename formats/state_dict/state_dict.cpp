@@ -8,9 +8,11 @@
 #include <tuple>
 
 #include "ebb/formats/catalog/key_path.h"
+#include "ebb/formats/core/float_cast.h"
 #include "ebb/formats/core/json_text.h"
 #include "ebb/formats/state_dict/groups.h"
 #include "ebb/formats/state_dict/names.h"
+#include "ebb/formats/state_dict/small_tensors.h"
 
 namespace ebb::formats {
 namespace {
@@ -19,6 +21,7 @@ using Keys = StateDictOptimizer::Keys;
 using Path = std::vector<PathItem>;
 
 constexpr std::string_view kFlattened = "flattened", kNested = "nested";
+constexpr std::string_view kTensorSettings = "tensor_settings";
 constexpr std::string_view kCounters = "counters", kInValues = "values";
 
 Value value_of(const Path& path) {
@@ -84,6 +87,10 @@ std::optional<StateDictParts> parts_of(const Value& value) {
   auto step = path_in(value.find("step"));
   if (models == nullptr || optimizers == nullptr || !step) return std::nullopt;
   parts.step = std::move(*step);
+  if (const Value* settings = value.find(kTensorSettings))
+    for (const auto& [name, dtype] : settings->entries)
+      if (dtype.kind == Value::Kind::dtype && is_floating(dtype.dtype))
+        parts.tensor_settings.emplace(name.text, dtype.dtype);
   for (const Value& one : models->items) {
     auto place = place_in(&one);
     if (!place) return std::nullopt;
@@ -229,7 +236,7 @@ class Placing {
     std::vector<const ValueEntry*> echoes;
     for (const ValueEntry& entry : content_.values)
       if (entry.echoed) echoes.push_back(&entry);
-    return !torch_groups(echoes).empty();
+    return !torch_groups(echoes).empty() || std::ranges::any_of(content_.tensors, is_setting);
   }
 
   // Content that came from elsewhere has groups and a step but not torch's values for them.
@@ -280,6 +287,10 @@ class Placing {
       const bool told = optimizer_of(group) == group.optimizer;
       if (!told && setting_of(group, "optimizer") == nullptr && !group.optimizer.empty())
         settings.emplace_back("optimizer", Value::of_string(group.optimizer));
+      for (auto& [name, value] : settings)
+        if (const auto tensor = content_.parts.tensor_settings.find(name);
+            tensor != content_.parts.tensor_settings.end())
+          value = with_tensors(std::move(value), tensor->second);
       if (places_.flattens(optimizer) && !group.params.empty())
         add_flattened(optimizer, group, settings);
       else
@@ -402,7 +413,7 @@ void put_parts(Catalog& content, StepCounters counters) {
   for (const TensorEntry& tensor : content.tensors)
     if (tensor.state == "tensor") others.push_back(other_value(tensor, content.values));
   const bool in_values = counters == StepCounters::values;
-  if (is_usual(parts) && others.empty() && !in_values) return;
+  if (is_usual(parts) && others.empty() && !in_values && parts.tensor_settings.empty()) return;
   for (const StateDictPlace& model : parts.models) models.push_back(value_of(model));
   for (StateDictOptimizer one : parts.optimizers) {
     if (parts.optimizers.size() == 1) one.params.clear();  // all are its own
@@ -413,6 +424,12 @@ void put_parts(Catalog& content, StepCounters counters) {
                                {"step", value_of(parts.step)},
                                {"others", Value::of_list(std::move(others))}});
   if (in_values) said.add(kCounters, Value::of_string(std::string(kInValues)));
+  if (!parts.tensor_settings.empty()) {
+    Value settings = Value::of_dict();
+    for (const auto& [name, dtype] : parts.tensor_settings)
+      settings.add(name, Value::of_dtype(dtype));
+    said.add(kTensorSettings, std::move(settings));
+  }
   content.values.push_back({std::string(kPartsKey), {}, std::move(said)});
 }
 

@@ -50,8 +50,8 @@ Result<std::vector<ValueEntry>> values_in_one_piece(const Catalog& content);
 inline constexpr std::string_view kPartsKey = "state_dict_parts";
 
 // For content that leaves a state dict: adds the value where `parts` differ from what is written
-// without one ("model", "optimizer", "step"), where tensors are part of neither, and where the
-// steps of parameters were `counters` in values.
+// without one ("model", "optimizer", "step"), where tensors are part of neither, where the steps
+// of parameters were `counters` in values, and where settings were tensors.
 void put_parts(Catalog& content, StepCounters counters);
 
 // How they were counted, as that value says; tensors without one.

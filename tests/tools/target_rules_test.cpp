@@ -314,6 +314,55 @@ TEST_F(TargetRules, AListWithoutItsTensorsIsAValue) {
     }
 }
 
+// A learning rate that a compiled step can change, betas likewise: numbers elsewhere, tensors again
+// in the state dict that comes back.
+TEST_F(TargetRules, SettingsThatAreTensorsComeBackAsTensors) {
+  for (const bool flattened : {false, true}) {
+    PickleWriter pickle;
+    const auto tensor = [&](std::string_view key, const Shape& shape) {
+      pickle.string(key);
+      plain_tensor(pickle, "0", shape);
+    };
+    const auto settings = [&](const std::string& before) {
+      tensor(before + "lr", {});
+      pickle.string(before + "betas");
+      pickle.tuple([&] {
+        plain_tensor(pickle, "0", {});
+        plain_tensor(pickle, "0", {});
+      });
+    };
+    pickle.dict([&] {
+      pickle.dict("model", [&] { tensor("a", {4, 3}); });
+      pickle.dict("optimizer", [&] {
+        if (flattened) {
+          tensor("state.a.exp_avg", {4, 3});
+          return settings("param_groups.a.");
+        }
+        pickle.dict("state", [&] { pickle.dict("a", [&] { tensor("exp_avg", {4, 3}); }); });
+        pickle.list("param_groups", [&] {
+          pickle.dict([&] {
+            settings("");
+            pickle.list("params", [&] { pickle.string("a"); });
+          });
+        });
+      });
+    });
+    write(test_support::archive_around(pickle.finish()));
+    for (const char* format :
+         {"dcp", "safetensors", "megatron", "megatron-fsdp", "deepspeed-universal", "ebb"}) {
+      const std::string there = scratch_ / std::to_string(next_);
+      const Outcome run = convert(format);
+      ASSERT_EQ(run.exit, 0) << format << ": " << run.err;
+      const std::string back = scratch_ / std::to_string(next_++);
+      ASSERT_EQ(run_program("ckpt-convert", {there, back, "--to", "torch"}).exit, 0) << format;
+      const Outcome same = run_program("ckpt-inspect", {"--diff", path(), back});
+      EXPECT_EQ(same.err, "");
+      EXPECT_EQ(same.out.find("param_groups"), std::string::npos) << format << ": " << same.out;
+      EXPECT_EQ(same.out.find("setting lr"), std::string::npos) << format << ": " << same.out;
+    }
+  }
+}
+
 TEST_F(TargetRules, AStateOfAnotherShapeIsSaidToHaveIt) {
   save([first = true](PickleWriter& pickle) mutable {
     pickle.string("GG");
