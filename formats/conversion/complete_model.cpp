@@ -1,6 +1,7 @@
 #include "ebb/formats/conversion/complete_model.h"
 
 #include <algorithm>
+#include <iterator>
 #include <vector>
 
 #include "ebb/formats/catalog/resume.h"
@@ -15,8 +16,6 @@ namespace {
 
 using Names = std::set<std::string>;
 using Wanted = std::function<bool(const TensorEntry&)>;
-
-constexpr std::string_view kExtraState = "_extra_state";
 
 // Whether the selection leaves a parameter of which no weight is there to be asked about.
 bool leaves(const Wanted& wanted, const std::string& name) {
@@ -142,6 +141,13 @@ std::vector<std::string> reservations(const SourceNames& names, const Catalog& s
         compose("leaves out {} of the model's state dict, which a strict "
                 "load_state_dict asks for: {}",
                 plural(values.size(), "value"), some_of({values.begin(), values.end()})));
+  std::vector<std::string> extra;
+  std::ranges::copy_if(found.names, std::back_inserter(extra), is_extra_state);
+  if (!extra.empty())
+    lines.push_back(compose(
+        "takes along {} of modules' own, which {} no parameters: {}; -x '*{}' leaves {} out",
+        plural(extra.size(), "tensor"), extra.size() == 1 ? "is" : "are", some_of(extra),
+        kExtraState, extra.size() == 1 ? "it" : "them"));
   std::vector<std::string> unread;
   for (const UnreadEntry& entry : source.unread)
     if (entry.state == "master" || (entry.state == "tensor" && !found.keys_are_names))

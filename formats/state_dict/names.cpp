@@ -81,6 +81,7 @@ class Naming {
       const std::string_view name = name_in_key(i);
       if (models_.size() > 1) qualified_ = qualified_ || !all.insert(name).second;
       models_[its.part].names.insert(name);
+      if (is_extra_state(name)) continue;
       // Tied parameters are one parameter to the optimizer.
       const TensorEntry& tensor = catalog_.tensors[i];
       const bool is_new = std::all_of(tensor.chunks.begin(), tensor.chunks.end(), [&](auto& chunk) {
@@ -238,7 +239,7 @@ class Naming {
       if (tensor.key) tensor.name = *tensor.key, tensor.state = "tensor";
     } else if (its.to == Belonging::To::model) {
       tensor.name = of_model(its.part, name_in_key(number));
-      tensor.state = "param";
+      tensor.state = is_extra_state(tensor.name) ? "buffer" : "param";
     } else {
       tensor.state = state_of(number);
       tensor.name = name_for(its.part, name_in_key(number));
@@ -363,6 +364,10 @@ Result<> name_contents(Catalog& catalog, const PartsSaid& said,
   catalog.notes.insert(catalog.notes.end(), catalog.parts.unclear.begin(),
                        catalog.parts.unclear.end());
   return {};
+}
+
+bool is_extra_state(std::string_view name) {
+  return name.substr(name.rfind('.') + 1) == kExtraState;
 }
 
 std::set<std::string_view> mere_numbers(const Catalog& source) {

@@ -30,6 +30,11 @@ Result<> check_understood(const Catalog& source, const Catalog& content);
 // The same where a state would be that of a parameter which nobody knows.
 Result<> check_named(const Catalog& source, const Catalog& content);
 
+// What a module keeps of its own in a state dict (torch.nn.Module.get_extra_state,
+// TransformerEngine its scales): no parameter, whatever it is.
+inline constexpr std::string_view kExtraState = "_extra_state";
+bool is_extra_state(std::string_view name);
+
 // What optimizers call parameters by numbers that became no names.
 std::set<std::string_view> mere_numbers(const Catalog& source);
 

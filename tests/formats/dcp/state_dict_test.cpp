@@ -247,6 +247,18 @@ TEST(StateDictParts, ThatNobodyKnowsBecomeNoParameters) {
   EXPECT_TRUE(formats::check_named(numbered, renamed));
 }
 
+// TransformerEngine's: a tensor of bytes, empty where nothing is scaled.
+TEST(StateDictNames, OfAModulesOwnStateAreNoParameters) {
+  Catalog catalog = state_dict({{{"model", "a.weight"}, {3}},
+                                {{"model", "a._extra_state"}, {487}},
+                                {{"model", "_extra_state"}, {0}},
+                                {{"model", "not_extra_state"}, {2}}});
+  EXPECT_EQ(named(catalog), (Names{{"a.weight", "param"},
+                                   {"a._extra_state", "buffer"},
+                                   {"_extra_state", "buffer"},
+                                   {"not_extra_state", "param"}}));
+}
+
 TEST(StateDictNames, StayNumbersWhereSeveralParametersFit) {
   Catalog catalog = state_dict({{{"model", "a"}, {3}},
                                 {{"model", "b"}, {3}},
