@@ -1,6 +1,7 @@
 #include "ebb/formats/state_dict/infer.h"
 
 #include <algorithm>
+#include <array>
 #include <optional>
 #include <set>
 
@@ -67,6 +68,52 @@ Shapes agreed(std::vector<Shapes> states) {
   return best;
 }
 
+// The model's own, which stays where it is.
+const Shape* shape_in(const std::vector<ModelParam>& model, const Shape& shape) {
+  return std::ranges::find_if(model, [&](const ModelParam& param) { return *param.shape == shape; })
+      ->shape;
+}
+
+// The shape without its last extent, and without the one before: what Adafactor keeps of a matrix,
+// or of each of a stack. `kept`: as 1, which torch.optim's does.
+struct Factors {
+  Shape rows, columns;
+};
+Factors factors_of(const Shape& shape, bool kept) {
+  Factors factors{shape, shape};
+  if (kept) {
+    factors.rows.back() = 1;
+    factors.columns[shape.size() - 2] = 1;
+    return factors;
+  }
+  factors.rows.pop_back();
+  factors.columns.erase(factors.columns.end() - 2);
+  return factors;
+}
+
+// The one shape of the model that has two of these states as its factors; nullptr: none, several.
+const Shape* factored(const StateShapes& states, const std::set<Shape>& known) {
+  const auto has = [&](const Shape& shape) {
+    return std::ranges::any_of(states, [&](const auto& state) { return *state.second == shape; });
+  };
+  const auto two_alike = [&](const Shape& shape) {
+    return 2 <=
+           std::ranges::count_if(states, [&](const auto& state) { return *state.second == shape; });
+  };
+  const Shape* found = nullptr;
+  for (const Shape& shape : known) {
+    if (shape.size() < 2) continue;
+    const bool fits = std::ranges::any_of(std::array{false, true}, [&](bool kept) {
+      const auto [rows, columns] = factors_of(shape, kept);
+      return rows == columns ? two_alike(rows) : has(rows) && has(columns);
+    });
+    if (!fits) continue;
+    if (found != nullptr) return nullptr;
+    found = &shape;
+  }
+  return found;
+}
+
 }  // namespace
 
 std::vector<const Shape*> shapes_of_params(const std::vector<const StateShapes*>& group,
@@ -74,6 +121,14 @@ std::vector<const Shape*> shapes_of_params(const std::vector<const StateShapes*>
   std::vector<const Shape*> shapes(group.size(), nullptr);
   std::set<Shape> known;
   for (const ModelParam& param : model) known.insert(*param.shape);
+  const auto take_factored = [&](const std::vector<std::size_t>& places) {
+    Shapes found;
+    for (const std::size_t place : places)
+      if (const Shape* shape = factored(*group[place], known)) found.push_back(shape);
+    if (found.size() != places.size()) return false;
+    for (std::size_t i = 0; i < found.size(); ++i) shapes[places[i]] = shape_in(model, *found[i]);
+    return true;
+  };
   const auto take = [&](const std::vector<std::size_t>& places) {
     std::vector<const StateShapes*> params;
     for (const std::size_t place : places) params.push_back(group[place]);
@@ -90,8 +145,9 @@ std::vector<const Shape*> shapes_of_params(const std::vector<const StateShapes*>
     for (const auto& [state, shape] : *group[i]) states.push_back(state);
     by_states[std::move(states)].push_back(i);
   }
-  if (all.empty() || take(all)) return shapes;
-  for (const auto& [states, places] : by_states) take(places);
+  if (all.empty() || take_factored(all) || take(all)) return shapes;
+  for (const auto& [states, places] : by_states)
+    if (!take_factored(places)) take(places);
   return shapes;
 }
 

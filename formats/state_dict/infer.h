@@ -25,8 +25,9 @@ using StateShapes = std::map<std::string_view, const Shape*>;
 
 // The shapes of a group's parameters, each nullptr where no state tells. A state has its
 // parameter's shape where all parameters of the group that are alike have it and in all of them it
-// is a shape of the model; of several the shape that most of those states agree on. Others, such as
-// SOAP's factors, do not matter.
+// is a shape of the model; of several the shape that most of those states agree on. Where two are
+// the factors of one shape alone, as Adafactor has them, it is that. Others, such as SOAP's, do not
+// matter.
 std::vector<const Shape*> shapes_of_params(const std::vector<const StateShapes*>& group,
                                            const std::vector<ModelParam>& model);
 

@@ -94,6 +94,39 @@ TEST(OptimizerNumbers, AreNotNamedByTheOrderOfAnIndex) {
   }
 }
 
+// Adafactor keeps a vector of the rows and one of the columns, torch's own with the other extent 1.
+TEST(OptimizerNumbers, BecomeNamesByTheFactorsOfAParameter) {
+  using Factored = std::vector<std::pair<std::size_t, std::vector<Shape>>>;
+  const std::vector<Shape> model = {{11, 6}, {6, 4}, {4}, {2, 6, 4}, {4, 4}};
+  for (const Factored& states :
+       {Factored{
+            {0, {{11}, {6}}}, {1, {{6}, {4}}}, {2, {{4}}}, {3, {{2, 6}, {2, 4}}}, {4, {{4}, {4}}}},
+        Factored{{4, {{4, 1}, {1, 4}}}, {1, {{6, 1}, {1, 4}}}, {3, {{2, 6, 1}, {2, 1, 4}}}}}) {
+    std::vector<std::pair<Path, Shape>> tensors;
+    for (std::size_t i = 0; i < model.size(); ++i)
+      tensors.push_back({{"model", "p" + std::to_string(i)}, model[i]});
+    std::vector<Value> params;
+    for (std::size_t n = 0; n < states.size(); ++n) {
+      const auto number = static_cast<std::int64_t>(n);
+      const std::vector<Shape>& shapes = states[n].second;
+      const bool factored = shapes.size() == 2;
+      for (std::size_t s = 0; s < shapes.size(); ++s)
+        tensors.push_back({{"opt", "state", number,
+                            !factored ? "whole"
+                            : s == 0  ? "rows"
+                                      : "columns"},
+                           shapes[s]});
+      params.push_back(Value::of_int(number));
+    }
+    Catalog catalog = state_dict(std::move(tensors));
+    add_group(catalog, {"opt"}, Value::of_list(std::move(params)));
+    named(catalog);
+    ASSERT_EQ(catalog.groups.size(), 1u);
+    for (std::size_t n = 0; n < states.size(); ++n)
+      EXPECT_EQ(catalog.groups[0].params[n], "p" + std::to_string(states[n].first));
+  }
+}
+
 TEST(OptimizerNumbers, OfATorchSaveFileAreTakenInItsOrderAndThatIsSaid) {
   Catalog stack = made({{{8, 8}, {8, 8}, {8, 8}}, {{0, 1, 2}}, {0, 1, 2}, Order::of_a_torch_file});
   EXPECT_EQ(names_of(stack), (Texts{"p0", "p1", "p2"}));
