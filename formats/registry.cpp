@@ -18,6 +18,7 @@
 #include "ebb/formats/state_dict/names.h"
 #include "ebb/formats/state_dict/numbers.h"
 #include "ebb/formats/state_dict/small_tensors.h"
+#include "ebb/formats/torch_checkpointing/format.h"
 #include "ebb/formats/torch_save/format.h"
 
 namespace ebb::formats {
@@ -35,7 +36,8 @@ constinit const auto kFormats = std::to_array<const Format*>({
     &kThe<dcp::Format>,
     &kThe<deepspeed::UniversalFormat>,  // has model files of the same names, so before the next
     &kThe<deepspeed::Format>,
-    &kThe<folders::FsdpFormat>,  // these hold models in the formats below, and more
+    &kThe<torch_checkpointing::Format>,  // by what metadata.pkl says
+    &kThe<folders::FsdpFormat>,          // these hold models in the formats below, and more
     &kThe<folders::TrainerFormat>, &kThe<folders::AccelerateFormat>, &kThe<safetensors::Format>,
     &kThe<hdf5::Format>,
     &kThe<torch_save::Format>,  // last: other formats are made of such files

@@ -105,25 +105,8 @@ Result<std::set<std::string>> files_of(const WeightIndex& index, const SourceTre
                                          tree.root(), index_name, missing)};
 }
 
-// The package torch_checkpointing: <item>_<rank>.pt, and how their tensors are cut in metadata.pkl.
-bool is_torch_checkpointing(const SourceTree& tree) {
-  constexpr std::uint64_t kLook = 1 << 20;
-  if (tree.find("metadata.pkl") == nullptr) return false;
-  const auto source = tree.open("metadata.pkl");
-  if (!source) return false;
-  const std::uint64_t count = std::min((*source)->size(), kLook);
-  const auto head = read_bytes(**source, 0, count, kLook);
-  return head && text_of(*head).find("nested_path_to_metadata") != std::string_view::npos;
-}
-
 // Files of which each rank wrote one are no choice: none of them is the model.
 Error several(const SourceTree& tree, const std::vector<std::string>& names) {
-  if (is_torch_checkpointing(tree))
-    return Error{Code::unsupported,
-                 compose("{}: saved by torch_checkpointing, a file <item>_<rank>.pt for each item "
-                         "and rank: this version does not read that",
-                         tree.root()),
-                 "load it with torch_checkpointing and save it with torch.distributed.checkpoint"};
   std::map<std::string, std::pair<PartName, std::size_t>> families;
   for (const std::string& name : names)
     if (const auto part = part_name(name))
@@ -278,8 +261,7 @@ Result<std::unique_ptr<Checkpoint>> joined_ranks(const std::shared_ptr<const Sou
     return describe_ranks(tree, of_ranks);
   }
   const auto families = numbered_families(files);
-  if (families.empty() || is_torch_checkpointing(*tree) || !check_one_save(*tree, families))
-    return std::unique_ptr<Checkpoint>();
+  if (families.empty() || !check_one_save(*tree, families)) return std::unique_ptr<Checkpoint>();
   auto joined = describe_ranks(tree, families);
   if (!joined && joined.error().code != Code::incomplete) return std::unique_ptr<Checkpoint>();
   return joined;

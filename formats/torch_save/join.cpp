@@ -46,8 +46,10 @@ UnreadForm form_of_meshes(const TensorEntry& entry) {
 
 }  // namespace
 
-void RankJoin::begin(OpenFile& file, const std::string& name, std::uint32_t named) {
+void RankJoin::begin(OpenFile& file, const std::string& name, std::uint32_t named,
+                     SaidOfParts* said) {
   file_ = &file;
+  said_ = said;
   name_ = name;
   named_ = named;
   rank_.reset();
@@ -107,8 +109,12 @@ Result<> RankJoin::value(const std::vector<PathItem>& path, Value value) {
   if (to_json(catalog().values[known->second].value) == to_json(value)) return {};
   if (is_of_all_ranks(key, path))
     return conflict(key, "another value than in " + catalog().files.front().name);
-  if (std::ranges::find(differing_, key) == differing_.end()) differing_.push_back(key);
+  note_difference(key);
   return {};
+}
+
+void RankJoin::note_difference(const std::string& key) {
+  if (std::ranges::find(differing_, key) == differing_.end()) differing_.push_back(key);
 }
 
 Result<> RankJoin::tensor(const std::vector<PathItem>& path, PickleId id) {
@@ -125,13 +131,22 @@ Result<> RankJoin::tensor(const std::vector<PathItem>& path, PickleId id) {
     found_shards_ = true;
     auto read = file_->sharded().part_of(id);
     if (!read) return std::move(read).error().about(json_string(key));
-    if (auto* part = std::get_if<ShardedPart>(&*read))
+    if (auto* part = std::get_if<ShardedPart>(&*read)) {
+      if (said_ != nullptr)
+        if (auto fits = said_->check(path, named_, *part); !fits)
+          return conflict(key, fits.error().message);
       return add_part(std::move(entry), std::move(*part));
+    }
     return leave_it(std::move(std::get<UnreadForm>(*read))), Result<>();
   }
   if (auto form = unread_form(file_->graph(), id)) return leave_it(std::move(*form)), Result<>();
   auto plain = torch_tensor(file_->graph(), id);
   if (!plain) return std::move(plain).error().about(json_string(key));
+  if (said_ != nullptr) {
+    auto part = said_->part_of(path, named_, *plain);
+    if (!part) return conflict(key, part.error().message);
+    if (*part) return add_part(std::move(entry), std::move(**part));
+  }
   return add_plain(std::move(entry), std::move(*plain));
 }
 
@@ -232,6 +247,7 @@ Result<> RankJoin::compare(const std::string& key, Known& known, std::uint64_t t
   auto same = file_->has_same(tensor, checkpoint_.copy_of(tag));
   if (!same) return std::move(same).error().about(json_string(key));
   if (*same) return {};
+  if (said_ != nullptr && said_->each_has_its_own()) return note_difference(key), Result<>();
   if (replicas) return conflict(key, "other elements than in " + known.file);
   const TensorEntry& entry = catalog().tensors[known.number];
   leave(known,

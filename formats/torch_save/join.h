@@ -14,14 +14,30 @@
 
 namespace ebb::formats::torch_save {
 
+// What lies beside files of ranks and says how their tensors make up whole ones.
+class SaidOfParts {
+ public:
+  virtual ~SaidOfParts() = default;
+  // What of a whole the plain tensor of a rank's file is; nullopt: all of it. Fails where it is not
+  // what is said.
+  virtual Result<std::optional<ShardedPart>> part_of(const std::vector<PathItem>& path,
+                                                     std::uint32_t rank,
+                                                     const TorchTensor& tensor) = 0;
+  // The same for a part that says itself what it is.
+  virtual Result<> check(const std::vector<PathItem>& path, std::uint32_t rank,
+                         const ShardedPart& part) = 0;
+  // Whether tensors that are whole in each file may be others in each.
+  virtual bool each_has_its_own() const = 0;
+};
+
 // What ranks of one family of files hold, one file after the other.
 class RankJoin final : public Visitor {
  public:
   explicit RankJoin(FileCheckpoint& checkpoint) : checkpoint_(checkpoint) {}
 
-  // What follows comes from this file, which is borrowed until the next one; `named`: the rank that
-  // its name says.
-  void begin(OpenFile& file, const std::string& name, std::uint32_t named);
+  // What follows comes from this file, which is borrowed until the next one, as what is said of it
+  // is; `named`: the rank that its name says.
+  void begin(OpenFile& file, const std::string& name, std::uint32_t named, SaidOfParts* said);
   // The rank that its tensors say, else its name's.
   Result<std::uint32_t> end();
   bool found_shards() const { return found_shards_; }
@@ -59,9 +75,11 @@ class RankJoin final : public Visitor {
   Result<> take_rank(const std::string& key, const ShardedPart& part);
   Result<> compare(const std::string& key, Known& known, std::uint64_t tag,
                    const TorchTensor& tensor, bool replicas);
+  void note_difference(const std::string& key);
 
   FileCheckpoint& checkpoint_;
   OpenFile* file_ = nullptr;
+  SaidOfParts* said_ = nullptr;  // nullptr: nothing
   std::string name_;
   std::uint32_t named_ = 0;
   std::optional<std::uint32_t> rank_;
@@ -74,7 +92,7 @@ class RankJoin final : public Visitor {
   std::unordered_map<std::string, std::size_t> values_;  // places in the catalog
   std::set<std::vector<PathItem>> containers_;
   std::map<std::size_t, UnreadForm> unread_;
-  std::vector<std::string> differing_;  // keys of values
+  std::vector<std::string> differing_;  // keys
   bool found_shards_ = false;
 };
 

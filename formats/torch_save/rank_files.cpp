@@ -75,6 +75,7 @@ bool RankFamily::is_of_states() const { return names_an_optimizer(name.family); 
 
 std::string RankFamily::file_of(std::uint32_t rank) const {
   if (const auto known = files.find(rank); known != files.end()) return known->second;
+  if (const auto known = absent.find(rank); known != absent.end()) return known->second;
   const std::size_t star = name.family.find('*');
   const std::size_t digits = name.number.starts_with('0') ? name.number.size() : 1;
   return name.family.substr(0, star) + zero_padded(rank, digits) + name.family.substr(star + 1);

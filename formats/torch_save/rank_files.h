@@ -17,6 +17,8 @@ namespace ebb::formats::torch_save {
 struct RankFamily {
   PartName name;                               // of one of them
   std::map<std::uint32_t, std::string> files;  // by the rank that the name says
+  // What those are called that are not there, where `name` does not tell.
+  std::map<std::uint32_t, std::string> absent = {};
 
   bool is_of_states() const;  // of an optimizer, as its name tells
 

@@ -83,7 +83,7 @@ const std::vector<std::string> kFloors = {
     "formats/elements",
     "formats/conversion",
     "formats/native formats/hdf5 formats/deepspeed formats/safetensors formats/torch_save",
-    "formats/dcp",
+    "formats/dcp formats/torch_checkpointing",
     "formats/megatron formats/folders",
     "formats",
     "libswap/sys",

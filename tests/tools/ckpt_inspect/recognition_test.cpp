@@ -148,12 +148,16 @@ TEST(InspectRecognition, CommonPtAloneIsAMegatronSaveThatDied) {
   expect_refused(scratch / "elsewhere", 4, "no checkpoint of a known format");
 }
 
-TEST(InspectRecognition, TorchCheckpointingIsNamed) {
+TEST(InspectRecognition, TorchCheckpointingsFoldersAreListedAndWhatItLeftUnfinishedIsNot) {
   const ScratchDirectory scratch;
-  for (const char* file : {"model_0.pt", "model_1.pt", "step_0.pt", "step_1.pt", "rng_0.pt"})
-    save_torch(scratch / file);
-  write(scratch / "metadata.pkl", "\x80\x04}(nested_path_to_metadata");
-  expect_refused(scratch.path(), 4, "saved by torch_checkpointing");
+  for (const char* name : {"run/step_10", "run/step_20", "run/tmp_step_30"})
+    copy("torch_checkpointing/trained_w3/data", scratch / name);
+  fs::remove(scratch / "run/tmp_step_30/metadata.pkl");
+  fs::remove(scratch / "run/tmp_step_30/optim_1.pt");
+  expect_refused(scratch / "run", 3, "step_20");
+  const Outcome run = inspect({scratch / "run/step_20"});
+  EXPECT_EQ(run.exit, 0) << run.err;
+  EXPECT_TRUE(says(run.out, ": torch-checkpointing, ")) << run.out;
 }
 
 TEST(InspectRecognition, DeepSpeedWithoutZeroSaysWhichFileToName) {
