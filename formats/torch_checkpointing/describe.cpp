@@ -118,7 +118,8 @@ class Describer {
                            "wrote them: files of two saves",
                            tree_.root(), describer_.world() - 1, plural(metadata_.world, "rank")),
                    "bring together the files that one save wrote"};
-    EBB_TRY(describer_.add_file(std::string(kMetadataFile)));
+    if (tree_.find(kMetadataFile) != nullptr)
+      EBB_TRY(describer_.add_file(std::string(kMetadataFile)));
     add_notes();
     return describer_.finish();
   }
@@ -134,6 +135,11 @@ class Describer {
                           of_item.otherwise_cut().end());
     if (said != nullptr) return find_all(item, *said, first), Result<>();
     undealt_.push_back(item.name);
+    const auto& tensors = describer_.catalog().tensors;
+    const bool in_parts =
+        std::any_of(tensors.begin() + static_cast<std::ptrdiff_t>(first), tensors.end(),
+                    [](const TensorEntry& tensor) { return tensor.chunks.size() > 1; });
+    if (in_parts) in_parts_.push_back(item.name);
     for (std::uint32_t rank = 0; rank < metadata_.world; ++rank)
       if (!item.family.files.contains(rank)) lacking_.push_back(item.family.file_of(rank));
     return {};
@@ -151,6 +157,11 @@ class Describer {
 
   void add_notes() {
     if (!undealt_.empty()) describer_.note(std::string(kUndealt) + some_of(undealt_));
+    if (!in_parts_.empty()) describer_.note(std::string(kUndealtParts) + some_of(in_parts_));
+    if (tree_.root().substr(tree_.root().rfind('/') + 1).starts_with("tmp_"))
+      describer_.note(
+          "a save that was not finished: torch_checkpointing takes tmp_ off the name of "
+          "a folder that is whole");
     if (!lacking_.empty())
       describer_.note(
           compose("there is no {}: the job had nothing of the kind at that rank, or the "
@@ -167,8 +178,9 @@ class Describer {
   const SourceTree& tree_;
   const Metadata& metadata_;
   torch_save::RankDescriber describer_;
-  std::vector<std::string> undealt_;  // items without metadata
-  std::vector<std::string> lacking_;  // files of theirs
+  std::vector<std::string> undealt_;   // items without metadata
+  std::vector<std::string> in_parts_;  // those with parts of tensors
+  std::vector<std::string> lacking_;   // files of theirs
   std::vector<std::string> otherwise_cut_;
 };
 
@@ -187,18 +199,24 @@ bool is_metadata(const SourceTree& tree) {
           speaks_of("world_size"));
 }
 
+Result<Metadata> metadata_in(const SourceTree& tree) {
+  if (tree.find(kMetadataFile) == nullptr) return metadata_of_files(tree);
+  EBB_TRY_ASSIGN(const auto source, tree.open(kMetadataFile));
+  return read_metadata(*source);
+}
+
 }  // namespace
 }  // namespace torch_checkpointing
 
 bool detect_torch_checkpointing(const SourceTree& tree) {
-  return torch_checkpointing::is_metadata(tree) && torch_checkpointing::may_have_items(tree);
+  using namespace torch_checkpointing;
+  return (is_metadata(tree) && may_have_items(tree)) || are_items(tree);
 }
 
 Result<std::unique_ptr<Checkpoint>> describe_torch_checkpointing(
     std::shared_ptr<const SourceTree> tree) {
-  EBB_TRY_ASSIGN(const auto source, tree->open(torch_checkpointing::kMetadataFile));
   EBB_TRY_ASSIGN(const torch_checkpointing::Metadata metadata,
-                 torch_checkpointing::read_metadata(*source));
+                 torch_checkpointing::metadata_in(*tree));
   return torch_checkpointing::Describer(tree, metadata).run();
 }
 

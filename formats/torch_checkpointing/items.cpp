@@ -5,6 +5,8 @@
 
 #include "ebb/formats/core/compose.h"
 #include "ebb/formats/core/number_text.h"
+#include "ebb/formats/torch/mesh_of.h"
+#include "ebb/formats/torch_save/ranks.h"
 
 namespace ebb::formats::torch_checkpointing {
 namespace {
@@ -65,6 +67,30 @@ bool may_have_items(const SourceTree& tree) {
   return entries.size() == 1 || std::ranges::any_of(entries, [](const SourceTree::Entry& entry) {
            return entry.name.ends_with(".pt") &&
                   entry.name.find_first_of("0123456789") != std::string::npos;
+         });
+}
+
+Metadata metadata_of_files(const SourceTree& tree) {
+  Metadata metadata;
+  for (const SourceTree::Entry& entry : tree.entries())
+    if (const auto file = named_file(entry.name); file && file->rank < kMostRanks)
+      metadata.world = std::max(metadata.world, file->rank + 1);
+  return metadata;
+}
+
+bool are_items(const SourceTree& tree) {
+  if (tree.find(kMetadataFile) != nullptr) return false;
+  const auto is_other = [](const SourceTree::Entry& entry) {
+    return entry.name.ends_with(".pt") && entry.name.find('/') == std::string::npos &&
+           !named_file(entry.name);
+  };
+  const Metadata metadata = metadata_of_files(tree);
+  if (metadata.world == 1 || std::ranges::any_of(tree.entries(), is_other)) return false;
+  std::vector<torch_save::RankFamily> families;
+  for (Item& item : items_in(tree, metadata)) families.push_back(std::move(item.family));
+  return families.size() > 1 && !torch_save::are_one_save(families) &&
+         std::ranges::any_of(families, [&](const torch_save::RankFamily& family) {
+           return torch_save::names_shards(tree, family);
          });
 }
 

@@ -10,13 +10,29 @@
 namespace ebb::formats {
 namespace {
 
-// "rng, step": items of which each rank loads its own file; "" for none.
-std::string_view undealt(const Catalog& catalog) {
-  constexpr std::string_view kBegin = torch_checkpointing::kUndealt;
+// "rng, step": the items that a note lists; "" for none.
+std::string_view listed(const Catalog& catalog, std::string_view begin) {
   const auto note = std::ranges::find_if(
-      catalog.notes, [&](const std::string& text) { return text.starts_with(kBegin); });
+      catalog.notes, [&](const std::string& text) { return text.starts_with(begin); });
   return note == catalog.notes.end() ? std::string_view{}
-                                     : std::string_view(*note).substr(kBegin.size());
+                                     : std::string_view(*note).substr(begin.size());
+}
+// Of which each rank loads its own file.
+std::string_view undealt(const Catalog& catalog) {
+  return listed(catalog, torch_checkpointing::kUndealt);
+}
+// And that with parts of tensors.
+std::string_view undealt_parts(const Catalog& catalog) {
+  return listed(catalog, torch_checkpointing::kUndealtParts);
+}
+
+bool has_undealt_parts(const ResumeQuestion& question) {
+  return !same_world(question) && !undealt_parts(question.catalog).empty();
+}
+std::string parts_of_other_ranks(const ResumeQuestion& question) {
+  return compose(
+      "{} was saved without a resharder: each rank loads the part that its number had among {}",
+      undealt_parts(question.catalog), "{saved}");
 }
 
 bool has_too_few_files(const ResumeQuestion& question) {
@@ -34,6 +50,8 @@ bool is_dealt(const ResumeQuestion& question) { return !same_world(question); }
 
 using Says = ResumeRule::Says;
 constexpr std::array kRules = {
+    ResumeRule{
+        .says = Says::no, .applies = has_undealt_parts, .to = "dcp", .tell = parts_of_other_ranks},
     ResumeRule{.says = Says::no, .applies = has_too_few_files, .tell = files_that_are_lacking},
     ResumeRule{Says::yes, same_world, "saved by as many ranks: each loads its own files"},
     ResumeRule{

@@ -70,7 +70,14 @@ void find_below(const Tree& tree, const std::string& above, int levels, std::siz
   }
 }
 
+// What torch_checkpointing and transformers call a folder until all ranks have written into it.
+bool is_unfinished(const fs::path& folder) {
+  const std::string name = folder.filename().string();
+  return name.starts_with("tmp_") || name.starts_with("tmp-");
+}
+
 std::optional<Whole> described(const Tree& tree, std::string path) {
+  if (is_unfinished(path)) return std::nullopt;
   const auto checkpoint = formats::describe(tree);
   if (!checkpoint) return std::nullopt;
   const Catalog& catalog = (*checkpoint)->catalog();

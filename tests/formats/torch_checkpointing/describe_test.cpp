@@ -138,6 +138,26 @@ TEST(TorchCheckpointingFolder, FilesOfRanksThatWroteNothingOfItLieBeside) {
   EXPECT_EQ((*checkpoint)->catalog().beside[0].path, "model_3.pt");
 }
 
+// No item has a resharder: no metadata.
+TEST(TorchCheckpointingFolder, WithoutMetadataIsReadByItsFilesAndResumesOnAsManyRanks) {
+  const auto tree = without("trained_w3", {"metadata.pkl"});
+  const auto checkpoint = formats::describe(tree);
+  ASSERT_TRUE(checkpoint.has_value()) << checkpoint.error().message;
+  EXPECT_EQ(test_support::differences(**checkpoint, kCases / "trained_w3" / "expected.json",
+                                      test_support::Compare::tensors_and_values),
+            "");
+  const auto answer = [&](std::uint32_t world) {
+    return resume_answer(formats::torch_checkpointing_resume(), {(*checkpoint)->catalog(), world});
+  };
+  EXPECT_TRUE(answer(3).resumable);
+  EXPECT_FALSE(answer(2).resumable);
+  EXPECT_TRUE(answer(2).why.starts_with("model, optim was saved without a resharder"));
+  const Error error = error_of(without("trained_w3", {"metadata.pkl", "optim_1.pt"}));
+  EXPECT_EQ(error.code, Code::incomplete);
+  EXPECT_TRUE(error.message.starts_with("ck: the file of rank 1 is missing: optim_1.pt"))
+      << error.message;
+}
+
 TEST(TorchCheckpointingFolder, IsRecognisedByWhatMetadataPklSays) {
   const auto tree = without("trained_w3", {"metadata.pkl"});
   tree->add("metadata.pkl", std::string_view("\x80\x04]."));

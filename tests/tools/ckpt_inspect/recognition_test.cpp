@@ -152,9 +152,11 @@ TEST(InspectRecognition, TorchCheckpointingsFoldersAreListedAndWhatItLeftUnfinis
   const ScratchDirectory scratch;
   for (const char* name : {"run/step_10", "run/step_20", "run/tmp_step_30"})
     copy("torch_checkpointing/trained_w3/data", scratch / name);
+  expect_refused(scratch / "run", 2, "the newest that is whole: " + scratch / "run/step_20");
+  EXPECT_TRUE(says(inspect({scratch / "run/tmp_step_30"}).out, "a save that was not finished"));
   fs::remove(scratch / "run/tmp_step_30/metadata.pkl");
   fs::remove(scratch / "run/tmp_step_30/optim_1.pt");
-  expect_refused(scratch / "run", 3, "step_20");
+  expect_refused(scratch / "run", 2, "the newest that is whole: " + scratch / "run/step_20");
   const Outcome run = inspect({scratch / "run/step_20"});
   EXPECT_EQ(run.exit, 0) << run.err;
   EXPECT_TRUE(says(run.out, ": torch-checkpointing, ")) << run.out;
