@@ -13,6 +13,14 @@ DType written_dtype(const TensorData& data, const Catalog& content) {
   return data.as.value_or(content.tensors[data.tensor].dtype);
 }
 
+OutputFile literal_file(std::string name, ByteVector bytes) {
+  OutputFile file{.name = std::move(name), .size = bytes.size()};
+  // In place: GCC 12 takes a moved variant's other members for uninitialised ones.
+  Fragment& all = file.fragments.emplace_back();
+  all.data = std::move(bytes);
+  return file;
+}
+
 RangeCrcs::RangeCrcs(std::span<const Fragment> fragments, std::uint64_t position)
     : position_(position) {
   for (const Fragment& fragment : fragments)

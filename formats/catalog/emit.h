@@ -73,6 +73,8 @@ struct OutputFile {
   std::vector<PackedItem> items = {};
   std::optional<PackedHead> head = std::nullopt;
 };
+// A file of these bytes.
+OutputFile literal_file(std::string name, ByteVector bytes);
 // A content tensor that is not stored because readers of the format round another one to its dtype.
 struct Derived {
   std::uint32_t tensor = 0;

@@ -18,12 +18,6 @@ constexpr std::uint64_t kPackedBytes = 8 * MiB;
 
 }  // namespace
 
-OutputFile literal_file(std::string name, ByteVector bytes) {
-  OutputFile file{.name = std::move(name), .size = bytes.size()};
-  file.fragments.push_back({0, std::move(bytes)});
-  return file;
-}
-
 Result<ItemWriter> ItemWriter::make(const EmitRequest& request, std::string folder) {
   if (request.layout.tensors().size() != request.content.tensors.size())
     return Error{Code::layout,

@@ -14,9 +14,6 @@
 
 namespace ebb::formats::dcp {
 
-// A file of these bytes.
-OutputFile literal_file(std::string name, ByteVector bytes);
-
 // One payload file a rank, `folder` + "__<rank>_0.distcp"; values in rank 0's. Keys are claimed as
 // they are added: the second entry under one key is Code::layout. What torch cannot hold is listed
 // in the plan's `dropped`.

@@ -26,7 +26,7 @@ constexpr std::string_view kConfigText =
 OutputFile text_file(std::string name, std::string_view text) {
   ByteVector bytes;
   append_text(bytes, text);
-  return dcp::literal_file(std::move(name), std::move(bytes));
+  return literal_file(std::move(name), std::move(bytes));
 }
 
 // Leaves out of the common state, at its top, what cannot be written, and says so.
@@ -120,8 +120,7 @@ class Emitter {
     if (!note.empty()) plan.notes.push_back(std::move(note));
     // A rank without items writes no file.
     std::erase_if(plan.files, [](const OutputFile& file) { return file.size == 0; });
-    plan.files.push_back(
-        dcp::literal_file(compose("{}/{}", folder_, kCommon), std::move(common_bytes)));
+    plan.files.push_back(literal_file(compose("{}/{}", folder_, kCommon), std::move(common_bytes)));
     plan.commit_files.push_back(text_file(compose("{}/{}", folder_, kConfig), kConfigText));
     const bool numbered = folder_.starts_with("iter_");
     const std::string said =

@@ -109,6 +109,13 @@ class PickleWriter {
     state();
     op('b');
   }
+  // What `write` writes the first time, referred to by this name afterwards.
+  void shared(std::string_view name, auto write) {
+    const std::string what = std::string("o").append(name);
+    if (refer(what)) return;
+    write();
+    remember(what);
+  }
   // What stands for something outside the pickle, by what `id` writes.
   void persistent(auto id) {
     id();

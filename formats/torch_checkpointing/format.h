@@ -15,16 +15,14 @@ class Format final : public formats::Format {
   constexpr Format()
       : formats::Format({.name = "torch-checkpointing",
                          .summary = "a folder of the package torch_checkpointing, 0.1",
-                         .keys = Keys::state_dict,
-                         .written = Written::no}) {}
+                         .keys = Keys::state_dict}) {}
   bool detect(const SourceTree& tree) const override { return detect_torch_checkpointing(tree); }
   Result<std::unique_ptr<Checkpoint>> describe(
       std::shared_ptr<const SourceTree> tree) const override {
     return describe_torch_checkpointing(std::move(tree));
   }
-  Result<EmitPlan> emit(const EmitRequest&) const override {
-    return Error{Code::unsupported, compose("{} is read, and not written", name()),
-                 "--to dcp keeps all of it under the same keys"};
+  Result<EmitPlan> emit(const EmitRequest& request) const override {
+    return emit_torch_checkpointing(request);
   }
   ResumeRules resume_rules() const override { return torch_checkpointing_resume(); }
   std::vector<Error> problems(const std::shared_ptr<const SourceTree>& tree,

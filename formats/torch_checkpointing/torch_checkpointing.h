@@ -17,5 +17,7 @@ bool detect_torch_checkpointing(const SourceTree& tree);
 Result<std::unique_ptr<Checkpoint>> describe_torch_checkpointing(
     std::shared_ptr<const SourceTree> tree);
 ResumeRules torch_checkpointing_resume();
+// Every item as a file for each rank; tensors cut by rows as FSDP2 cuts them, or whole at each.
+Result<EmitPlan> emit_torch_checkpointing(const EmitRequest& request);
 
 }  // namespace ebb::formats

@@ -4,6 +4,7 @@
 #include "ebb/formats/torch/file_writer.h"
 #include "ebb/formats/torch/numpy_array.h"
 #include "ebb/formats/torch/tensor.h"
+#include "ebb/formats/torch_save/nested.h"
 #include "ebb/formats/torch_save/torch_save.h"
 
 namespace ebb::formats {
@@ -38,7 +39,7 @@ class Emitter {
     for (std::uint32_t i = 0; i < dict_.tensors.size(); ++i) EBB_TRY(place_tensor(i));
     for (PlacedValue& value : dict_.values) EBB_TRY(place_value(value));
     for (const ContainerEntry& container : content_.containers) EBB_TRY(nesting_.add(container));
-    write(nesting_.root());
+    write_nested(file_, nesting_, nesting_.root(), [&](const Nesting::Leaf& leaf) { write(leaf); });
     plan_.files.push_back(file_.finish(compose("{}.pt", kStem), Rank{0}));
     return std::move(plan_);
   }
@@ -71,44 +72,9 @@ class Emitter {
     return {};
   }
 
-  void write(const Nesting::Place& place) {
-    if (const auto* leaf = std::get_if<Nesting::Leaf>(&place.what)) return write(*leaf);
-    switch (Nesting::kind_of(place)) {
-      case Nesting::Kind::dict:
-        return file_.dict([&] { write_entries(place); });
-      case Nesting::Kind::list:
-        return file_.list([&] { write_positions(place); });
-      case Nesting::Kind::tuple:
-        return file_.tuple([&] { write_positions(place); });
-    }
-  }
-
   void write(const Nesting::Leaf& leaf) {
     if (const auto* tensor = std::get_if<std::uint32_t>(&leaf)) return file_.tensor(*tensor);
     file_.value(*std::get<const Value*>(leaf));
-  }
-
-  void write_entries(const Nesting::Place& place) {
-    for (const auto& [item, child] : place.children) {
-      if (const auto* text = std::get_if<std::string>(&item))
-        file_.string(*text);
-      else
-        file_.integer(std::get<std::int64_t>(item));
-      write(nesting_.at(child));
-    }
-  }
-
-  // Positions that nothing came for are None.
-  void write_positions(const Nesting::Place& place) {
-    std::map<std::int64_t, std::size_t> by_position;
-    for (const auto& [item, child] : place.children)
-      by_position.emplace(std::get<std::int64_t>(item), child);
-    std::int64_t next = 0;
-    for (const auto& [position, child] : by_position) {
-      for (; next < position; ++next) file_.none();
-      write(nesting_.at(child));
-      ++next;
-    }
   }
 
   const Catalog& content_;
