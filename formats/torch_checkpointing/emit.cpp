@@ -173,6 +173,18 @@ class Emitter {
 }  // namespace
 }  // namespace torch_checkpointing
 
+void respell_for_torch_checkpointing(Catalog& content) {
+  const PathItem item(std::in_place_type<std::string>, "model");
+  respell_as_state_dict(content);
+  for (TensorEntry& tensor : content.tensors) {
+    if (tensor.path.size() != 1 || !is_weight(tensor.state)) continue;
+    tensor.path.insert(tensor.path.begin(), 1, item);
+    tensor.key = joined(tensor.path);
+  }
+  for (StateDictPlace& model : content.parts.models)
+    if (model.path.empty()) model.path.push_back(item);
+}
+
 Result<EmitPlan> emit_torch_checkpointing(const EmitRequest& request) {
   return torch_checkpointing::Emitter(request).run();
 }

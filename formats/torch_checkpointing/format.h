@@ -4,7 +4,6 @@
 #include <utility>
 
 #include "ebb/formats/catalog/format.h"
-#include "ebb/formats/state_dict/state_dict.h"
 #include "ebb/formats/torch_checkpointing/torch_checkpointing.h"
 #include "ebb/formats/torch_save/torch_save.h"
 
@@ -29,7 +28,7 @@ class Format final : public formats::Format {
                               const Catalog& catalog) const override {
     return torch_problems(tree, catalog);
   }
-  void respell(Catalog& content) const override { respell_as_state_dict(content); }
+  void respell(Catalog& content) const override { respell_for_torch_checkpointing(content); }
 };
 
 }  // namespace ebb::formats::torch_checkpointing

@@ -17,6 +17,8 @@ bool detect_torch_checkpointing(const SourceTree& tree);
 Result<std::unique_ptr<Checkpoint>> describe_torch_checkpointing(
     std::shared_ptr<const SourceTree> tree);
 ResumeRules torch_checkpointing_resume();
+// A model that lies at the top becomes the item "model".
+void respell_for_torch_checkpointing(Catalog& content);
 // Every item as a file for each rank; tensors cut by rows as FSDP2 cuts them, or whole at each.
 Result<EmitPlan> emit_torch_checkpointing(const EmitRequest& request);
 
