@@ -31,6 +31,19 @@ struct Chunk {
 
 using PathItem = std::variant<std::string, std::int64_t>;  // dict key or list index
 
+// A tensor of a class of its own, as torchao's quantized ones: a framework stores plain tensors in
+// its stead, its parts, and those are what a catalog lists (composite.h).
+struct Composite {
+  std::string type;  // "torchao.optim.subclass_8bit.OptimState8bit"
+  DType dtype = DType::f32;
+  Shape shape;  // both of what it stands for
+  std::vector<std::pair<std::string, Value>> settings;  // what else it keeps: block_size, signed
+};
+struct PartOf {
+  std::shared_ptr<const Composite> whole;
+  std::string part;  // what the class calls it: "codes"
+};
+
 struct TensorEntry {
   std::optional<std::string> key;  // the format's own key, if it has one
   std::vector<PathItem> path;      // nested position, if the format records one
@@ -41,6 +54,7 @@ struct TensorEntry {
   std::vector<Chunk> chunks;
   // What the format stores, where elements are made of it by more than a copy; `dtype` is of these.
   std::optional<DType> stored = {};
+  std::shared_ptr<const PartOf> part_of = {};  // nullptr: it is a whole
 };
 
 // How messages call the tensor: its key, else "name (state)"; safe to print.

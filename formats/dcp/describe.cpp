@@ -18,6 +18,7 @@ namespace {
 constexpr std::uint64_t kMaxIndex = 4 * GiB;  // bytes of one metadata file
 constexpr std::uint32_t kMaxRanks = 1u << 20;
 constexpr std::string_view kIndexName = ".metadata";
+constexpr std::uint64_t kPartOfItem = 1ull << 62;  // tags of chunks from here on
 
 // "__3_0.distcp" -> 3; Megatron can put a word before it: "optimizer.__3_1.distcp".
 std::optional<std::uint32_t> rank_of_payload(std::string_view name) {
@@ -49,14 +50,25 @@ class DirectoryCheckpoint : public Checkpoint {
                       std::span<std::byte> into) const override {
     const std::string label =
         compose("tensor {} {}", json_string(*tensor.key), to_string(chunk.box));
-    return payloads_.read({catalog_.files[chunk.file].name, chunk.offset, chunk.length, chunk.tag},
-                          chunk.box.extent, tensor.dtype, label, first, into);
+    return payloads_.read(place_of(chunk), chunk.box.extent, tensor.dtype, label, first, into);
   }
 
  private:
   friend class Describer;
+
+  PayloadPlace place_of(const Chunk& chunk) const {
+    if (chunk.tag != kRawItem && chunk.tag >= kPartOfItem) return parts_[chunk.tag - kPartOfItem];
+    return {catalog_.files[chunk.file].name, chunk.offset, chunk.length, chunk.tag};
+  }
+  // The place of a part's chunk is the elements'; that of its item stays here.
+  void remember(PayloadPlace place, Chunk& chunk) {
+    chunk.tag = kPartOfItem + parts_.size();
+    parts_.push_back(std::move(place));
+  }
+
   Catalog catalog_;
   Payloads payloads_;
+  std::vector<PayloadPlace> parts_;
 };
 
 // torchtitan's folders are step-<N>; the last save of a run leaves the optimizer out unless it is
@@ -94,13 +106,14 @@ class Describer {
     for (const TensorEntry& tensor : catalog().tensors)
       if (auto covered = prove_coverage(tensor, catalog()); !covered)
         return std::move(covered).error().within(at_root(kIndexName));
-    unread_ = find_unread();
+    find_subclasses();
     for (StoredValue& value : index_.values) EBB_TRY(add_value(std::move(value)));
     if (names == Names::of_parameters) {
       EBB_TRY(name_contents(catalog(), {}, values_in_tensors(*checkpoint_)));
       note_last_of_torchtitan(tree_->root(), catalog());
     }
     leave_unread(catalog(), unread_);
+    unfold(catalog(), std::move(parts_));
     catalog().partition = partition();
     catalog().notes.insert(catalog().notes.end(), index_.notes.begin(), index_.notes.end());
     return Opened{std::move(checkpoint_), std::move(index_.flat_boxes_of)};
@@ -259,23 +272,61 @@ class Describer {
 
   // The index says of a tensor subclass what it stands for, and not that it is one. Its item has
   // not the length of an archive of those elements; where there is one, any other is looked at.
-  std::vector<UnreadAt> find_unread() const {
-    const auto& tensors = checkpoint_->catalog_.tensors;
-    const auto form_of = [&](const Chunk& chunk) {
-      return checkpoint_->payloads_.unread(
-          {checkpoint_->catalog_.files[chunk.file].name, chunk.offset, chunk.length, chunk.tag});
-    };
+  void find_subclasses() {
+    auto& tensors = catalog().tensors;
     const bool any = std::ranges::any_of(tensors, [&](const TensorEntry& tensor) {
       const auto odd = std::ranges::find_if(
           tensor.chunks, [&](const Chunk& chunk) { return has_odd_length(tensor, chunk); });
-      return odd != tensor.chunks.end() && form_of(*odd);
+      return odd != tensor.chunks.end() && form_of(*odd).index() != 0;
     });
-    std::vector<UnreadAt> unread;
     for (std::size_t i = 0; any && i < tensors.size(); ++i) {
       if (tensors[i].chunks.empty()) continue;
-      if (auto form = form_of(tensors[i].chunks.front())) unread.push_back({i, std::move(*form)});
+      Payloads::Form form = form_of(tensors[i].chunks.front());
+      if (auto* unread = std::get_if<UnreadForm>(&form))
+        unread_.push_back({i, std::move(*unread)});
+      else if (form.index() != 0 || has_odd_chunk(tensors[i]))
+        join_pieces(i);
     }
-    return unread;
+  }
+
+  // A tensor whose chunks are pieces of one that is made of parts.
+  void join_pieces(std::size_t number) {
+    TensorEntry& tensor = catalog().tensors[number];
+    CompositeJoin join(tensor.shape);
+    const auto leave = [&](std::string_view why) {
+      unread_.push_back({number,
+                         {compose("a tensor made of parts, in {}", why),
+                          "torch loads it with the package of its class", tensor.dtype,
+                          tensor.shape}});
+    };
+    for (const Chunk& chunk : tensor.chunks) {
+      Payloads::Form form = form_of(chunk);
+      auto* piece = std::get_if<CompositePiece>(&form);
+      if (piece == nullptr) return leave("pieces of which some are plain and others are not");
+      if (piece->box.extent != chunk.box.extent) return leave("pieces of other shapes");
+      piece->box = chunk.box;
+      for (std::size_t i = 0; i < piece->stored.size(); ++i) {
+        Chunk& part = piece->stored[i].chunk;
+        part.file = chunk.file;
+        part.holder = chunk.holder;
+        PayloadPlace place = checkpoint_->place_of(chunk);
+        place.part = piece->made.parts[i].name;
+        checkpoint_->remember(std::move(place), part);
+      }
+      if (const std::string why = join.add(std::move(*piece)); !why.empty()) return leave(why);
+    }
+    std::vector<TensorEntry> parts = join.take();
+    stand_for(parts, tensor);
+    parts_.emplace(tensor.part_of->whole.get(), std::move(parts));
+  }
+
+  Payloads::Form form_of(const Chunk& chunk) const {
+    return checkpoint_->payloads_.form_of(checkpoint_->place_of(chunk));
+  }
+
+  static bool has_odd_chunk(const TensorEntry& tensor) {
+    return std::ranges::any_of(tensor.chunks,
+                               [&](const Chunk& chunk) { return has_odd_length(tensor, chunk); });
   }
 
   static bool has_odd_length(const TensorEntry& tensor, const Chunk& chunk) {
@@ -372,6 +423,7 @@ class Describer {
   std::unique_ptr<DirectoryCheckpoint> checkpoint_;
   Index index_;
   std::vector<UnreadAt> unread_;
+  PartsOf parts_;
   std::vector<std::uint32_t> file_numbers_;  // of Index::files, in Catalog::files
   std::uint64_t payload_bytes_ = 0;          // of all payload files
   std::uint64_t value_bytes_ = 0;            // of the items of values so far

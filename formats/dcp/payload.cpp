@@ -92,6 +92,16 @@ class TailSource : public ByteSource {
   std::string name_;
 };
 
+// The item's tensor, or the part of it that is asked for.
+Result<TorchTensor> tensor_in(const PickleGraph& graph, const std::string& part) {
+  if (part.empty()) return torch_tensor(graph, graph.root());
+  EBB_TRY_ASSIGN(std::optional<TorchComposite> made, composite_of(graph, graph.root()));
+  if (made)
+    for (TorchComposite::Part& one : made->parts)
+      if (one.name == part) return std::move(one.tensor);
+  return Error{Code::corrupt, compose("{}: no tensor with a part {}", graph.where(), part)};
+}
+
 bool lies_at(const Value& places, const std::string& key, const Box& box) {
   const Value* place = places.find(key);
   const Value* offsets = place == nullptr ? nullptr : place->find("saved_offsets");
@@ -150,7 +160,7 @@ Result<Payloads::Opened> Payloads::open_tensor(const PayloadPlace& place, const 
   const std::uint64_t bytes = volume(shape) * bytes_of(dtype);
   EBB_TRY_ASSIGN(TorchArchive archive, open(place, bytes, bytes + kArchiveOverhead));
   EBB_TRY(require_known_globals(archive.graph()));
-  EBB_TRY_ASSIGN(TorchTensor tensor, torch_tensor(archive.graph(), archive.graph().root()));
+  EBB_TRY_ASSIGN(TorchTensor tensor, tensor_in(archive.graph(), place.part));
   if (tensor.shape != shape || tensor.dtype != dtype)
     return refuse(
         Code::corrupt, path_of(place), place.offset,
@@ -173,17 +183,38 @@ Result<std::shared_ptr<const Payloads::Opened>> Payloads::decoded(const PayloadP
     }
     return SourceTree::Decoded(std::make_shared<const Opened>(std::move(item)));
   };
-  const std::string key = compose("{}:{}", place.file, place.offset);
+  const std::string key = compose("{}:{}:{}", place.file, place.offset, place.part);
   EBB_TRY_ASSIGN(const SourceTree::Decoded item,
                  tree_->decoded(key, volume(shape) * bytes_of(dtype), make));
   return std::static_pointer_cast<const Opened>(item);
 }
 
-std::optional<UnreadForm> Payloads::unread(const PayloadPlace& place) const {
-  if (place.coding != 0) return std::nullopt;
+Payloads::Form Payloads::form_of(const PayloadPlace& place) const {
+  if (place.coding != 0) return {};
   const auto archive = open(place, 0, 0);
-  if (!archive) return std::nullopt;
-  return unread_form(archive->graph(), archive->graph().root());
+  if (!archive) return {};
+  const PickleGraph& graph = archive->graph();
+  if (auto made = composite_of(graph, graph.root()); made && *made) {
+    auto piece = piece_in(*archive, std::move(**made));
+    if (piece) return std::move(*piece);
+  }
+  if (auto form = unread_form(graph, graph.root())) return std::move(*form);
+  return {};
+}
+
+Result<CompositePiece> Payloads::piece_in(const TorchArchive& archive, TorchComposite made) {
+  CompositePiece piece{whole(made.whole.shape), std::move(made), {}};
+  for (const TorchComposite::Part& part : piece.made.parts) {
+    EBB_TRY_ASSIGN(const ZipEntry* record, archive.record_of(part.tensor));
+    EBB_TRY_ASSIGN(const std::uint64_t at, archive.zip().data_offset(*record));
+    const bool plain = part.tensor.row_major() && !record->deflated;
+    const std::uint64_t first = plain ? part.tensor.first * bytes_of(part.tensor.dtype) : 0;
+    const Chunk chunk{.box = {},
+                      .offset = at + first,
+                      .length = plain ? part.tensor.bytes() : record->stored_size};
+    piece.stored.push_back({chunk, record->crc});
+  }
+  return piece;
 }
 
 Result<> Payloads::read_tensor(const PayloadPlace& place, const Shape& shape, DType dtype,

@@ -10,11 +10,13 @@
 #include <string>
 #include <string_view>
 #include <utility>
+#include <variant>
 
 #include "ebb/formats/catalog/catalog.h"
 #include "ebb/formats/dcp/index.h"
 #include "ebb/formats/safetensors/header.h"
 #include "ebb/formats/torch/archive.h"
+#include "ebb/formats/torch/composite_join.h"
 #include "ebb/formats/torch/unread.h"
 
 namespace ebb::formats::dcp {
@@ -28,6 +30,7 @@ struct PayloadPlace {
   std::uint64_t offset = 0;
   std::uint64_t length = 0;
   std::uint64_t coding = 0;  // an archive, compressed so many times; or kRawItem
+  std::string part = {};     // of a tensor that is made of parts; "": the item is the tensor
 };
 
 // Safe from any thread. Files are opened for each read and not kept: a checkpoint may have a file
@@ -37,15 +40,17 @@ class Payloads {
  public:
   explicit Payloads(std::shared_ptr<const SourceTree> tree) : tree_(std::move(tree)) {}
 
-  // The item must hold one tensor of `shape` and `dtype`; fills `into` with its row-major bytes
+  // The item must hold one tensor (or the part of one) of `shape` and `dtype`; fills `into` with its row-major bytes
   // from byte `first` on. `label` names the tensor and its rows. The archive's CRC32 covers the
   // whole item: whoever reads all of it, in any parts, has it checked (record_check.h).
   Result<> read(const PayloadPlace& place, const Shape& shape, DType dtype, std::string_view label,
                 std::uint64_t first, std::span<std::byte> into) const;
 
-  // What the item holds, where that is a tensor in a form that is not read. nullopt: it is read, is
-  // compressed, or cannot be opened; reading it says which.
-  std::optional<UnreadForm> unread(const PayloadPlace& place) const;
+  // What the item holds, where that is a tensor made of parts, or in a form that is not read.
+  // monostate: it is a plain one, is compressed, or cannot be opened; reading it says which.
+  // Chunks of parts have the place of the elements, and no file.
+  using Form = std::variant<std::monostate, CompositePiece, UnreadForm>;
+  Form form_of(const PayloadPlace& place) const;
 
   // Pays for what it unfolds to beyond its length out of `purse`, which all values share.
   Result<ReadablePart> value(const PayloadPlace& place, std::uint64_t& purse) const;
@@ -61,6 +66,7 @@ class Payloads {
   std::string path_of(const PayloadPlace& place) const;
   Result<TorchArchive> open(const PayloadPlace& place, std::uint64_t plain_bytes,
                             std::uint64_t plain_limit, PickleLimits limits = {}) const;
+  static Result<CompositePiece> piece_in(const TorchArchive& archive, TorchComposite made);
   Result<Opened> open_tensor(const PayloadPlace& place, const Shape& shape, DType dtype) const;
   Result<> read_tensor(const PayloadPlace& place, const Shape& shape, DType dtype,
                        std::uint64_t first, std::span<std::byte> into) const;

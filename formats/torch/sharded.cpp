@@ -203,6 +203,8 @@ Result<ShardedReader::Part> ShardedReader::dtensor(const Wrapper& wrapper) {
   }
   auto placed = placed_part(wrapper.shape, axes);
   if (!placed) return std::move(placed).error().within(graph_.where());
+  EBB_TRY_ASSIGN(std::optional<TorchComposite> made, composite_of(graph_, local));
+  if (made) return made_of_parts(std::move(*made), *placed, std::move(part));
   if (auto form = unread_form(graph_, local)) return Part(std::move(*form));
   EBB_TRY_ASSIGN(const TorchTensor tensor, torch_tensor(graph_, local));
   const bool none = volume(placed->shape) == 0 && tensor.elems() == 0;
@@ -220,6 +222,23 @@ Result<ShardedReader::Part> ShardedReader::dtensor(const Wrapper& wrapper) {
     TorchTensor mine = tensor.part(box.at, box.box.extent);
     part.shards.push_back({std::move(box.box), std::move(mine)});
   }
+  return Part(std::move(part));
+}
+
+// A quantized state of FSDP2's: the part is of a class that keeps other tensors.
+Result<ShardedReader::Part> ShardedReader::made_of_parts(TorchComposite made,
+                                                         const PlacedPart& placed,
+                                                         ShardedPart part) {
+  if (made.whole.shape != placed.shape || made.whole.dtype != part.dtype)
+    return bad(compose("a DTensor of {} {} whose part is {} {} of {}", name_of(part.dtype),
+                       to_string(part.shape), name_of(made.whole.dtype),
+                       to_string(made.whole.shape), class_text(made.whole.type)));
+  if (placed.boxes.size() != 1)
+    return Part(UnreadForm{compose("a DTensor of {} whose rows lie apart",
+                                   class_text(made.whole.type)),
+                           "save it with torch.distributed.checkpoint.save", part.dtype,
+                           part.shape});
+  part.shards.push_back({placed.boxes.front().box, {}, std::move(made)});
   return Part(std::move(part));
 }
 

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "ebb/formats/layout/placements.h"
+#include "ebb/formats/torch/composite.h"
 #include "ebb/formats/torch/mesh_of.h"
 #include "ebb/formats/torch/unread.h"
 
@@ -18,7 +19,8 @@ namespace ebb::formats {
 // A box of the whole tensor, and where its elements lie: a tensor of that extent.
 struct TensorShard {
   Box box;
-  TorchTensor tensor;
+  TorchTensor tensor;                     // unless it is made of parts:
+  std::optional<TorchComposite> made = {};
 };
 
 struct ShardedPart {
@@ -55,6 +57,7 @@ class ShardedReader {
   struct Wrapper;
   Error bad(std::string_view why) const;
   Result<Part> dtensor(const Wrapper& wrapper);
+  Result<Part> made_of_parts(TorchComposite made, const PlacedPart& placed, ShardedPart part);
   Result<Part> sharded_tensor(const Wrapper& wrapper);
   Result<> add_local_shards(PickleId list, ShardedPart& part) const;
   std::shared_ptr<const RankList> sorted(const std::shared_ptr<const RankList>& ranks);

@@ -42,16 +42,23 @@ void FileCheckpoint::add_tensor(TensorEntry entry, TorchTensor tensor, std::uint
 
 std::uint64_t FileCheckpoint::add_chunk(std::size_t place, Box box, TorchTensor tensor,
                                         std::uint32_t number, Rank holder) {
+  const bool empty = tensor.elems() == 0;
+  Chunk chunk = chunk_of(std::move(box), std::move(tensor), number, holder);
+  const std::uint64_t tag = chunk.tag;
+  if (!empty) building().tensors[place].chunks.push_back(std::move(chunk));
+  return tag;
+}
+
+Chunk FileCheckpoint::chunk_of(Box box, TorchTensor tensor, std::uint32_t number, Rank holder) {
   Record& of = records_[number];
   const std::uint64_t tag = stored_.size();
   const bool plain = !deflated_.contains(number) && tensor.row_major();
   Chunk chunk{.box = std::move(box), .file = of.file, .holder = holder, .tag = tag};
   chunk.offset = record(number).at + (plain ? tensor.first * bytes_of(tensor.dtype) : 0);
   chunk.length = plain ? tensor.bytes() : of.entry.stored_size;
-  if (tensor.elems() != 0) building().tensors[place].chunks.push_back(std::move(chunk));
   of.last = tag;
   stored_.push_back({std::move(tensor), number});
-  return tag;
+  return chunk;
 }
 
 StoredCopy FileCheckpoint::copy_of(std::uint64_t tag) const {

@@ -36,6 +36,9 @@ class FileCheckpoint : public ArchiveCheckpoint {
   // the chunk's tag. REQUIRES: as above, and the tensor has the box's extent.
   std::uint64_t add_chunk(std::size_t number, Box box, TorchTensor tensor, std::uint32_t record,
                           Rank holder);
+  // A chunk for an entry that is not in the list yet. REQUIRES: as above.
+  Chunk chunk_of(Box box, TorchTensor tensor, std::uint32_t record, Rank holder);
+  std::uint32_t crc_of(std::uint32_t record) const { return records_[record].entry.crc; }
   // What add_chunk gave a tag.
   StoredCopy copy_of(std::uint64_t tag) const;
   // Call when all tensors are there.

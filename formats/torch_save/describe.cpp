@@ -166,6 +166,7 @@ class Describer final : Visitor {
     add_notes();
     EBB_TRY(name_contents(catalog(), {}, values_in_tensors(*checkpoint_)));
     leave_unread(catalog(), unread_);
+    unfold(catalog(), std::move(parts_));
     unknown_.show_in(catalog());
     return std::unique_ptr<Checkpoint>(std::move(checkpoint_));
   }
@@ -187,6 +188,9 @@ class Describer final : Visitor {
     const std::string key = json_string(*entry.key);
     EBB_TRY(take_key(*entry.key));
     if (is_sharded_tensor(*graph_, id)) return add_sharded(std::move(entry), id);
+    auto composite = composite_of(*graph_, id);
+    if (!composite) return std::move(composite).error().about(key);
+    if (*composite) return add_composite(std::move(entry), std::move(**composite));
     if (auto form = unread_form(*graph_, id)) return add_unread(std::move(entry), std::move(*form));
     auto tensor = torch_tensor(*graph_, id);
     if (!tensor) return std::move(tensor).error().about(key);
@@ -202,6 +206,20 @@ class Describer final : Visitor {
     return {};
   }
 
+  Result<> add_composite(TensorEntry entry, TorchComposite made) {
+    CompositeJoin join(made.whole.shape);
+    Box box = whole(made.whole.shape);
+    auto piece = file_->piece_of(std::move(made), std::move(box), Rank{});
+    if (!piece) return std::move(piece).error().about(json_string(*entry.key));
+    join.add(std::move(*piece));
+    std::vector<TensorEntry> parts = join.take();
+    stand_for(parts, entry);
+    entry.chunks = parts.front().chunks;
+    parts_.emplace(entry.part_of->whole.get(), std::move(parts));
+    catalog().tensors.push_back(std::move(entry));
+    return {};
+  }
+
   // One rank's part, unless that is all there is.
   Result<> add_sharded(TensorEntry entry, PickleId id) {
     auto read = file_->sharded().part_of(id);
@@ -209,8 +227,10 @@ class Describer final : Visitor {
     if (auto* form = std::get_if<UnreadForm>(&*read))
       return add_unread(std::move(entry), std::move(*form));
     ShardedPart& part = std::get<ShardedPart>(*read);
-    if (part.is_whole()) return add_read(std::move(entry), std::move(part.shards.front().tensor));
-    return add_unread(std::move(entry), form_of_part(part));
+    if (!part.is_whole()) return add_unread(std::move(entry), form_of_part(part));
+    TensorShard& shard = part.shards.front();
+    if (shard.made) return add_composite(std::move(entry), std::move(*shard.made));
+    return add_read(std::move(entry), std::move(shard.tensor));
   }
 
   Result<> add_unread(TensorEntry entry, UnreadForm form) {
@@ -244,6 +264,7 @@ class Describer final : Visitor {
   UnknownNames unknown_;
   std::unordered_map<std::string, std::string> file_of_key_;  // of tensors
   std::vector<UnreadAt> unread_;
+  PartsOf parts_;
   std::size_t sharing_ = 0;
 };
 

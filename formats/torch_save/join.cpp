@@ -139,6 +139,9 @@ Result<> RankJoin::tensor(const std::vector<PathItem>& path, PickleId id) {
     }
     return leave_it(std::move(std::get<UnreadForm>(*read))), Result<>();
   }
+  auto made = composite_of(file_->graph(), id);
+  if (!made) return std::move(made).error().about(json_string(key));
+  if (*made) return add_composite(std::move(entry), std::move(**made));
   if (auto form = unread_form(file_->graph(), id)) return leave_it(std::move(*form)), Result<>();
   auto plain = torch_tensor(file_->graph(), id);
   if (!plain) return std::move(plain).error().about(json_string(key));
@@ -160,6 +163,7 @@ Result<> RankJoin::add_plain(TensorEntry entry, TorchTensor tensor) {
                    {compose("a tensor of which {} has a part, and {} all", known.file, name_),
                     "save it with torch.distributed.checkpoint.save"}),
              Result<>();
+    if (mixes(known, false)) return {};
     return compare(key, known, known.tags.begin()->second, tensor, is_step(entry));
   }
   auto record = file_->number_of(tensor);
@@ -171,6 +175,59 @@ Result<> RankJoin::add_plain(TensorEntry entry, TorchTensor tensor) {
   known.tags.emplace(Shape(), checkpoint_.add_chunk(known.number, std::move(box), std::move(tensor),
                                                     *record, Rank{rank_.value_or(named_)}));
   return {};
+}
+
+// Whole in each file.
+Result<> RankJoin::add_composite(TensorEntry entry, TorchComposite made) {
+  const std::string key = *entry.key;
+  const auto [at, fresh] = keys_.try_emplace(key, Known{catalog().tensors.size(), name_});
+  if (fresh) {
+    entry.dtype = made.whole.dtype;
+    entry.shape = made.whole.shape;
+    catalog().tensors.push_back(std::move(entry));
+  }
+  if (mixes(at->second, true)) return {};
+  Box all = whole(made.whole.shape);
+  return add_piece(key, at->second, std::move(all), std::move(made));
+}
+
+// True where some of the tensor is made of parts and some is not: then none of it is read.
+bool RankJoin::mixes(const Known& known, bool made_of_parts) {
+  if (made_of_parts ? known.tags.empty() : !composites_.contains(known.number)) return false;
+  leave(known, {"a tensor that some ranks have made of parts, and others not",
+                "save it with each rank's dequantize()"});
+  return true;
+}
+
+Result<> RankJoin::add_piece(const std::string& key, const Known& known, Box box,
+                             TorchComposite made) {
+  TensorEntry& entry = catalog().tensors[known.number];
+  const Rank holder{rank_.value_or(named_)};
+  auto piece = file_->piece_of(std::move(made), box, holder);
+  if (!piece) return std::move(piece).error().about(json_string(key));
+  Chunk chunk = piece->stored.front().chunk;
+  const auto join = composites_.try_emplace(known.number, entry.shape).first;
+  if (const std::string why = join->second.add(std::move(*piece)); !why.empty()) {
+    leave(known, {"a tensor made of parts, in " + why,
+                  "save it with torch.distributed.checkpoint.save"});
+    return {};
+  }
+  chunk.box = std::move(box);
+  const bool there = std::ranges::find(entry.chunks, chunk.box, &Chunk::box) != entry.chunks.end();
+  if (!there) entry.chunks.push_back(std::move(chunk));
+  return {};
+}
+
+PartsOf RankJoin::take_parts() {
+  PartsOf parts;
+  for (auto& [number, join] : composites_) {
+    if (unread_.contains(number)) continue;
+    std::vector<TensorEntry> its = join.take();
+    TensorEntry& entry = catalog().tensors[number];
+    stand_for(its, entry);
+    parts.emplace(entry.part_of->whole.get(), std::move(its));
+  }
+  return parts;
 }
 
 Result<> RankJoin::take_rank(const std::string& key, const ShardedPart& part) {
@@ -225,6 +282,11 @@ Result<> RankJoin::check_mesh(const std::string& key, Known& known, const Sharde
 
 Result<> RankJoin::add_shards(const std::string& key, Known& known, ShardedPart& part) {
   for (TensorShard& shard : part.shards) {
+    if (mixes(known, shard.made.has_value())) return {};
+    if (shard.made) {
+      EBB_TRY(add_piece(key, known, std::move(shard.box), std::move(*shard.made)));
+      continue;
+    }
     const Shape place = key_of(shard.box);
     const auto there = known.tags.find(place);
     if (there != known.tags.end()) {

@@ -52,6 +52,8 @@ class RankJoin final : public Visitor {
   // belong together is left unread; else the error is about coverage.
   Result<> prove_whole();
   std::vector<UnreadAt> unread() const;  // ascending
+  // Of the tensors that are read and made of parts, which stand for those from now on.
+  PartsOf take_parts();
   std::vector<std::string> notes() const;
 
  private:
@@ -71,6 +73,9 @@ class RankJoin final : public Visitor {
   Result<> add_plain(TensorEntry entry, TorchTensor tensor);
   Result<> add_part(TensorEntry entry, ShardedPart part);
   Result<> add_shards(const std::string& key, Known& known, ShardedPart& part);
+  Result<> add_composite(TensorEntry entry, TorchComposite made);
+  Result<> add_piece(const std::string& key, const Known& known, Box box, TorchComposite made);
+  bool mixes(const Known& known, bool made_of_parts);
   Result<> check_mesh(const std::string& key, Known& known, const ShardedPart& part);
   Result<> take_rank(const std::string& key, const ShardedPart& part);
   Result<> compare(const std::string& key, Known& known, std::uint64_t tag,
@@ -92,6 +97,7 @@ class RankJoin final : public Visitor {
   std::unordered_map<std::string, std::size_t> values_;  // places in the catalog
   std::set<std::vector<PathItem>> containers_;
   std::map<std::size_t, UnreadForm> unread_;
+  std::map<std::size_t, CompositeJoin> composites_;
   std::vector<std::string> differing_;  // keys
   bool found_shards_ = false;
 };

@@ -64,6 +64,16 @@ Result<std::uint32_t> OpenFile::number_of(const TorchTensor& tensor) {
   return fresh.number;
 }
 
+Result<CompositePiece> OpenFile::piece_of(TorchComposite made, Box box, Rank holder) {
+  CompositePiece piece{std::move(box), std::move(made), {}};
+  for (const TorchComposite::Part& part : piece.made.parts) {
+    EBB_TRY_ASSIGN(const std::uint32_t number, number_of(part.tensor));
+    Chunk chunk = checkpoint_->chunk_of(whole(part.tensor.shape), part.tensor, number, holder);
+    piece.stored.push_back({std::move(chunk), checkpoint_->crc_of(number)});
+  }
+  return piece;
+}
+
 Result<StoredCopy> OpenFile::copy_of(const TorchTensor& tensor) const {
   EBB_TRY_ASSIGN(StoredRecord record, content_->file.record_of(tensor));
   return StoredCopy{tensor, std::move(record), source_, content_->file.order()};

@@ -8,6 +8,7 @@
 #include <string>
 #include <unordered_map>
 
+#include "ebb/formats/torch/composite_join.h"
 #include "ebb/formats/torch/sharded.h"
 #include "ebb/formats/torch/unread.h"
 #include "ebb/formats/torch_save/checkpoint.h"
@@ -41,6 +42,8 @@ class OpenFile {
   Result<std::uint32_t> number_of(const TorchTensor& tensor);
   // Where the tensor lies, which becomes none of the checkpoint's.
   Result<StoredCopy> copy_of(const TorchTensor& tensor) const;
+  // A box of a tensor, as this file has it; its parts get chunks of the checkpoint.
+  Result<CompositePiece> piece_of(TorchComposite made, Box box, Rank holder);
   // Whether the tensor, which becomes none of the checkpoint's, has the elements of `other`.
   Result<bool> has_same(const TorchTensor& tensor, const StoredCopy& other);
   std::size_t sharing() const { return sharing_; }  // tensors in storages of others

@@ -88,8 +88,10 @@ Result<std::unique_ptr<Checkpoint>> RankDescriber::finish() {
   building().partition = compose("{} over {}, a file each", cut(), plural(world_, "rank"));
   add_notes();
   const std::vector<UnreadAt> unread = join_.unread();
+  PartsOf parts = join_.take_parts();
   EBB_TRY(name_contents(building(), {}, values_in_tensors(*checkpoint_)));
   leave_unread(building(), unread);
+  unfold(building(), std::move(parts));
   unknown_.show_in(building());
   return std::unique_ptr<Checkpoint>(std::move(checkpoint_));
 }
