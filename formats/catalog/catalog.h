@@ -38,6 +38,7 @@ struct Composite {
   DType dtype = DType::f32;
   Shape shape;  // both of what it stands for
   std::vector<std::pair<std::string, Value>> settings;  // what else it keeps: block_size, signed
+  std::size_t parts = 0;                                // how many it is made of
 };
 struct PartOf {
   std::shared_ptr<const Composite> whole;

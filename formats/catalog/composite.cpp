@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <iterator>
+#include <tuple>
 
 #include "ebb/formats/catalog/key_path.h"
 #include "ebb/formats/catalog/resume.h"
@@ -29,10 +30,8 @@ std::string settings_text(const Composite& whole) {
 
 void place(TensorEntry& part, const TensorEntry& whole) {
   const std::string& word = part.part_of->part;
-  const bool weight = is_weight(whole.state);
-  part.name = weight ? compose("{}.{}", whole.name, word) : whole.name;
-  part.state = weight ? whole.state : compose("{}.{}", whole.state, word);
-  if (whole.key) part.key = compose("{}.{}", *whole.key, word);
+  std::tie(part.name, part.state) = part_name(whole, word);
+  part.key = whole.key ? std::optional(compose("{}.{}", *whole.key, word)) : std::nullopt;
   part.path = whole.path;
   if (!whole.path.empty()) part.path.emplace_back(word);
 }
@@ -77,6 +76,11 @@ std::string class_text(std::string_view type) {
                  printable(type.substr(0, type.find('.')), 80));
 }
 
+std::pair<std::string, std::string> part_name(const TensorEntry& whole, std::string_view part) {
+  if (is_weight(whole.state)) return {compose("{}.{}", whole.name, part), whole.state};
+  return {whole.name, compose("{}.{}", whole.state, part)};
+}
+
 void stand_for(const std::vector<TensorEntry>& parts, TensorEntry& entry) {
   const auto& whole = parts.front().part_of->whole;
   entry.dtype = whole->dtype;
@@ -100,6 +104,37 @@ void unfold(Catalog& catalog, PartsOf parts) {
     }
   }
   catalog.tensors = std::move(all);
+}
+
+void change_wholes(Catalog& catalog, const std::function<void(Catalog&)>& change) {
+  const auto is_part = [](const TensorEntry& tensor) { return tensor.part_of != nullptr; };
+  if (std::ranges::none_of(catalog.tensors, is_part)) return change(catalog);
+  std::vector<TensorEntry> folded;
+  std::vector<std::vector<std::size_t>> numbers;  // of the tensors that each of those stands for
+  std::map<const Composite*, std::size_t> known;
+  PartsOf parts;
+  for (std::size_t i = 0; i < catalog.tensors.size(); ++i) {
+    TensorEntry& tensor = catalog.tensors[i];
+    std::size_t at = folded.size();
+    if (is_part(tensor)) at = known.try_emplace(tensor.part_of->whole.get(), at).first->second;
+    if (at == folded.size()) {
+      folded.push_back(is_part(tensor) ? whole_of(tensor) : std::move(tensor));
+      numbers.emplace_back();
+    }
+    numbers[at].push_back(i);
+    if (is_part(folded[at])) parts[folded[at].part_of->whole.get()].push_back(std::move(tensor));
+  }
+  catalog.tensors = std::move(folded);
+  change(catalog);
+  unfold(catalog, std::move(parts));
+  std::vector<TensorEntry> ordered(catalog.tensors.size());
+  std::size_t next = 0;
+  for (const std::vector<std::size_t>& of_one : numbers)
+    for (const std::size_t number : of_one) ordered[number] = std::move(catalog.tensors[next++]);
+  catalog.tensors = std::move(ordered);
+}
+
+void note_composites(Catalog& catalog) {
   std::ranges::move(notes_about(catalog), std::back_inserter(catalog.notes));
 }
 

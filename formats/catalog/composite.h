@@ -2,9 +2,11 @@
 // what is said of the whole.
 #pragma once
 
+#include <functional>
 #include <map>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "ebb/formats/catalog/catalog.h"
@@ -20,8 +22,16 @@ using PartsOf = std::map<const Composite*, std::vector<TensorEntry>>;
 // Makes an entry stand for its parts. REQUIRES: they are of one whole, and at least one.
 void stand_for(const std::vector<TensorEntry>& parts, TensorEntry& entry);
 // Puts the parts in their places: "w (exp_avg)" becomes "w (exp_avg.codes)", the weight "w" the
-// weights "w.qdata". Adds a note for each class. REQUIRES: all that stand for parts have some.
+// weights "w.qdata". REQUIRES: all that stand for parts have some.
 void unfold(Catalog& catalog, PartsOf parts);
+// Lets `change` rename a catalog in which one entry, without chunks, stands for the parts of each
+// whole; those follow. It may neither add, remove nor reorder tensors.
+void change_wholes(Catalog& catalog, const std::function<void(Catalog&)>& change);
+// Adds a note for each class.
+void note_composites(Catalog& catalog);
+
+// What a part of the whole is called: its name and state.
+std::pair<std::string, std::string> part_name(const TensorEntry& whole, std::string_view part);
 
 // The whole's entry, of one of its parts: without chunks, and with no part.
 TensorEntry whole_of(const TensorEntry& part);

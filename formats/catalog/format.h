@@ -52,6 +52,10 @@ enum class Resumes : std::uint8_t { a_job, nothing };
 // bound to a generation. Elsewhere the times of the files tell.
 enum class Overwriting : std::uint8_t { noticed, silent };
 
+// What becomes of tensors that are made of parts (composite.h): jobs that resume from the format
+// know no such classes; they are written as what they were; their parts are written.
+enum class Composites : std::uint8_t { refused, classes, parts };
+
 struct FormatTraits {
   std::string_view name;                 // what --to and --from say
   std::string_view summary;              // one line for help
@@ -65,6 +69,7 @@ struct FormatTraits {
   FileSize file_size = FileSize::as_it_comes;
   Packs packs = Packs::nothing;
   Resumes resumes = Resumes::a_job;
+  Composites composites = Composites::refused;
   Overwriting overwriting = Overwriting::silent;
   // What the names of its files end with, where one file can be a checkpoint: a destination called
   // so is a file.

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "ebb/formats/conversion/complete_model.h"
+#include "ebb/formats/conversion/composites.h"
 #include "ebb/formats/conversion/small_values.h"
 #include "ebb/formats/conversion/source_names.h"
 #include "ebb/formats/conversion/step_counters.h"
@@ -68,6 +69,7 @@ TensorEntry without_chunks(const TensorEntry& tensor) {
   out.state = tensor.state;
   out.dtype = tensor.dtype;
   out.shape = tensor.shape;
+  out.part_of = tensor.part_of;
   return out;
 }
 
@@ -377,7 +379,9 @@ Result<Conversion> plan_conversion(const Checkpoint& source, const ConvertReques
   EBB_TRY_ASSIGN(std::vector<std::string> unread, unread_in(source.catalog(), request));
   EBB_TRY_ASSIGN(Content content,
                  weights ? weights_content(source, request) : selected_content(source, request));
+  take_composites(content.catalog);
   EBB_TRY(edit(request, content));
+  EBB_TRY(settle_composites(request.to, content.catalog));
   auto& [catalog, made_of, changes, unsafe, names] = content;
   const Kinship kin = kinship(request.from, request.to);
   const bool crossing = kin == Kinship::none;

@@ -6,6 +6,7 @@
 #include <set>
 #include <tuple>
 
+#include "ebb/formats/catalog/composite.h"
 #include "ebb/formats/catalog/renaming.h"
 #include "ebb/formats/conversion/glob.h"
 #include "ebb/formats/conversion/momentum.h"
@@ -73,7 +74,7 @@ Result<std::vector<std::string>> cast_all(const DTypeRules& rules, Catalog& cont
   std::map<std::tuple<std::string, DType, DType>, std::uint64_t> casts;  // state, from, to
   for (TensorEntry& tensor : content.tensors) {
     const auto rule = rules.rule_for(tensor);
-    if (!rule || !is_floating(tensor.dtype) || is_setting(tensor)) continue;
+    if (!rule || !is_floating(tensor.dtype) || is_setting(tensor) || tensor.part_of) continue;
     used[*rule] = true;
     const DType to = rules.dtype(*rule);
     if (to == tensor.dtype) continue;
@@ -94,6 +95,24 @@ Result<std::vector<std::string>> cast_all(const DTypeRules& rules, Catalog& cont
   }
   if (lines.empty()) lines.emplace_back("casts nothing: every dtype is as asked for already");
   return lines;
+}
+
+Result<std::vector<std::string>> rename_tensors(const RenameRules& rules, Catalog& content) {
+  std::set<std::string> names;
+  for (const TensorEntry& tensor : content.tensors) names.insert(tensor.name);
+  for (const GroupEntry& group : content.groups)
+    names.insert(group.params.begin(), group.params.end());
+  for (const auto& [name, steps] : content.param_steps) names.insert(name);
+  // A state may join its parameter; two tensors of one state may not become one.
+  std::map<std::string_view, std::set<std::string_view>> states;
+  for (const TensorEntry& tensor : content.tensors) states[tensor.name].insert(tensor.state);
+  const auto may_join = [&](const std::string& a, const std::string& b) {
+    return std::ranges::none_of(states[a],
+                                [&](std::string_view state) { return states[b].contains(state); });
+  };
+  EBB_TRY_ASSIGN(const NewNames fresh, rules.apply(names, may_join));
+  rename_to(fresh, content);
+  return std::vector<std::string>{compose("renames {} of {} names", fresh.size(), names.size())};
 }
 
 }  // namespace
@@ -174,21 +193,9 @@ void rename_to(const NewNames& names, Catalog& content) {
 }
 
 Result<std::vector<std::string>> rename_all(const RenameRules& rules, Catalog& content) {
-  std::set<std::string> names;
-  for (const TensorEntry& tensor : content.tensors) names.insert(tensor.name);
-  for (const GroupEntry& group : content.groups)
-    names.insert(group.params.begin(), group.params.end());
-  for (const auto& [name, steps] : content.param_steps) names.insert(name);
-  // A state may join its parameter; two tensors of one state may not become one.
-  std::map<std::string_view, std::set<std::string_view>> states;
-  for (const TensorEntry& tensor : content.tensors) states[tensor.name].insert(tensor.state);
-  const auto may_join = [&](const std::string& a, const std::string& b) {
-    return std::ranges::none_of(states[a],
-                                [&](std::string_view state) { return states[b].contains(state); });
-  };
-  EBB_TRY_ASSIGN(const NewNames fresh, rules.apply(names, may_join));
-  rename_to(fresh, content);
-  return std::vector<std::string>{compose("renames {} of {} names", fresh.size(), names.size())};
+  Result<std::vector<std::string>> lines = std::vector<std::string>();
+  change_wholes(content, [&](Catalog& wholes) { lines = rename_tensors(rules, wholes); });
+  return lines;
 }
 
 }  // namespace ebb::formats

@@ -4,6 +4,7 @@
 #include <map>
 #include <tuple>
 
+#include "ebb/formats/catalog/composite.h"
 #include "ebb/formats/catalog/key_path.h"
 #include "ebb/formats/catalog/resume.h"
 #include "ebb/formats/conversion/complete_model.h"
@@ -125,6 +126,20 @@ Result<> check_not_flattened(const Weights& weights) {
   return {};
 }
 
+// A class of its own is nothing that a model's load_state_dict or from_pretrained makes anew.
+Result<> check_plain(const Catalog& source, const Weights& weights) {
+  for (const MadeOf& made : weights.made_of) {
+    const TensorEntry& tensor = source.tensors[made.source_tensor];
+    if (tensor.part_of == nullptr) continue;
+    return Error{Code::unsupported,
+                 compose("the weight '{}' is of {}: its parts are no weights of a model",
+                         printable(whole_of(tensor).name), class_text(tensor.part_of->whole->type)),
+                 "--dequantize makes plain weights of it; --to FORMAT without --weights takes it as "
+                 "it is; -x leaves it out"};
+  }
+  return {};
+}
+
 // What is under no parameter's key.
 std::string left_unnamed(const SourceNames& names, const Catalog& source, const Copies& copies) {
   std::vector<std::string> unnamed;
@@ -172,6 +187,7 @@ Result<Weights> weights_of(const Format& from, const Catalog& source, const Want
                  compose("none of the {} parameters and buffers matches", copies.size()),
                  "ckpt-inspect CKPT --tensors lists names and keys"};
   EBB_TRY(check_not_flattened(weights));
+  EBB_TRY(check_plain(source, weights));
   restore_ties(source, copies, weights);
   const FoundWeights found = found_in(source, copies, weights);
   weights.names = {found.names, optimizer_names(names, source)};

@@ -114,6 +114,7 @@ class Describer {
     }
     leave_unread(catalog(), unread_);
     unfold(catalog(), std::move(parts_));
+    note_composites(catalog());
     catalog().partition = partition();
     catalog().notes.insert(catalog().notes.end(), index_.notes.begin(), index_.notes.end());
     return Opened{std::move(checkpoint_), std::move(index_.flat_boxes_of)};

@@ -1,7 +1,9 @@
 #include <algorithm>
+#include <map>
 #include <optional>
 #include <set>
 
+#include "ebb/formats/catalog/composite.h"
 #include "ebb/formats/catalog/key_path.h"
 #include "ebb/formats/dcp/dcp.h"
 #include "ebb/formats/dcp/item_writer.h"
@@ -99,9 +101,23 @@ Result<EmitPlan> emit_dcp(const EmitRequest& request) {
   for (PlacedValue& value : dict.values)
     EBB_TRY(items.add_value(std::move(value.place.key), worded(std::move(value.place.path), dicts),
                             value.value));
-  for (std::uint32_t i = 0; i < dict.tensors.size(); ++i)
-    EBB_TRY(items.add_tensor(std::move(dict.tensors[i].key),
-                             worded(std::move(dict.tensors[i].path), dicts), i));
+  std::map<const Composite*, std::vector<std::uint32_t>> parts;
+  const auto& tensors = request.content.tensors;
+  for (std::uint32_t i = 0; i < tensors.size(); ++i) {
+    StatePlace& place = dict.tensors[i];
+    if (tensors[i].part_of == nullptr) {
+      EBB_TRY(items.add_tensor(std::move(place.key), worded(std::move(place.path), dicts), i));
+      continue;
+    }
+    std::vector<std::uint32_t>& its = parts[tensors[i].part_of->whole.get()];
+    its.push_back(i);
+    if (its.size() < tensors[i].part_of->whole->parts) continue;
+    TensorEntry part = tensors[i];
+    part.key = std::move(place.key);
+    part.path = std::move(place.path);
+    TensorEntry whole = whole_of(part);
+    EBB_TRY(items.add_composite(std::move(*whole.key), worded(std::move(whole.path), dicts), its));
+  }
   return items.finish();
 }
 

@@ -14,7 +14,8 @@ class Format final : public formats::Format {
       : formats::Format({.name = "dcp",
                          .summary = "PyTorch Distributed Checkpoint directory, torch 2.0 to 2.15",
                          .keys = Keys::state_dict,
-                         .packs = Packs::zstd}) {}
+                         .packs = Packs::zstd,
+                         .composites = Composites::classes}) {}
   bool detect(const SourceTree& tree) const override { return detect_dcp(tree); }
   Result<std::unique_ptr<Checkpoint>> describe(
       std::shared_ptr<const SourceTree> tree) const override {

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "ebb/formats/catalog/composite.h"
 #include "ebb/formats/core/json_text.h"
 #include "ebb/formats/core/units.h"
 #include "ebb/formats/torch/file_writer.h"
@@ -102,6 +103,38 @@ Result<> ItemWriter::add_tensor(std::string key, std::vector<PathItem> path, std
       written.chunks.push_back({std::move(box), item});
     }
   tensors_.push_back(std::move(written));
+  return {};
+}
+
+Result<> ItemWriter::add_composite(std::string key, std::vector<PathItem> path,
+                                   const std::vector<std::uint32_t>& parts) {
+  const Composite& whole_tensor = *content_.tensors[parts.front()].part_of->whole;
+  EBB_TRY(claim(key));
+  if (packs())
+    return Error{Code::unsupported,
+                 compose("tensor {} is of {}, which is not read where it is compressed",
+                         json_string(key), class_text(whole_tensor.type)),
+                 "leave --compress out"};
+  const auto least = std::ranges::min_element(load_);
+  OutputFile& file = plan_.files[static_cast<std::size_t>(least - load_.begin())];
+  TorchFileWriter archive(content_);
+  archive.composite(parts);
+  OutputFile made = archive.finish("", file.writer);
+  const std::uint64_t start = align_up(file.size, kItemAlign);
+  for (Fragment& fragment : made.fragments) {
+    fragment.offset += start;
+    if (auto* sealed = std::get_if<Sealed>(&fragment.data))
+      for (FileRange& range : sealed->over) range.offset += start;
+    file.fragments.push_back(std::move(fragment));
+  }
+  file.size = start + made.size;
+  *least += made.size;
+  const WrittenItem item = end_item(file, start);
+  tensors_.push_back({std::move(key),
+                      std::move(path),
+                      whole_tensor.dtype,
+                      whole_tensor.shape,
+                      {{whole(whole_tensor.shape), item}}});
   return {};
 }
 

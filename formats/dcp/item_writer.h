@@ -29,6 +29,11 @@ class ItemWriter {
   Result<> add_tensor(std::string key, std::vector<PathItem> path, std::uint32_t number,
                       std::optional<DType> as = std::nullopt);
 
+  // One that is made of these content tensors, whole in one item. Code::unsupported where items are
+  // compressed. REQUIRES: as for TorchFileWriter::composite.
+  Result<> add_composite(std::string key, std::vector<PathItem> path,
+                         const std::vector<std::uint32_t>& parts);
+
   bool has(const std::string& key) const { return keys_.contains(key); }
   std::vector<std::string>& dropped() { return plan_.dropped; }
   // Content tensor `number` is not stored under `key`; "tensor KEY: <why>" goes into `dropped`.

@@ -19,6 +19,7 @@ class Format final : public formats::Format {
                          .holds = Holds::keyed_tensors,
                          .packs = Packs::zstd,
                          .resumes = Resumes::nothing,
+                         .composites = Composites::parts,
                          .endings = kEndings,
                          .reader_program = kReaderProgram}) {}
   bool detect(const SourceTree& tree) const override { return detect_hdf5(tree); }

@@ -16,6 +16,7 @@ class Format final : public formats::Format {
              .summary = "a swap store of this library, or the swap directory that holds one",
              .default_policy = Policy::layer_wise,
              .steps = StepCounters::values,
+             .composites = Composites::parts,
              .overwriting = Overwriting::noticed}) {}
   bool detect(const SourceTree& tree) const override { return detect_ebb(tree); }
   Result<std::unique_ptr<Checkpoint>> describe(

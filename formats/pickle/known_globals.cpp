@@ -56,7 +56,7 @@ constexpr Name kEnumerations[] = {
     "deepspeed.runtime.zero.config.ZeroStageEnum",
 };
 
-// Of Megatron's arguments and configurations (megatron/core and megatron/training).
+// Of Megatron's arguments and configurations (megatron/core and megatron/training), and others'.
 constexpr Name kDataEnumerations[] = {
     "signal.Signals",
     "megatron.core.enums.Fp4Recipe",
@@ -78,6 +78,9 @@ constexpr Name kDataEnumerations[] = {
     "megatron.core.transformer.enums.InferenceCudaGraphScope",
     "megatron.core.transformer.enums.LayerType",
     "megatron.core.transformer.enums.ModelType",
+    // Of torchao's quantized tensors.
+    "torchao.quantization.quant_primitives.MappingType",
+    "torchao.quantization.quantize_.common.kernel_preference.KernelPreference",
 };
 
 // Python's, which Megatron's common state and torch DCP's save ids are made of.
@@ -94,6 +97,9 @@ constexpr Name kDataClasses[] = {
     "pathlib._local.Path",
     "pathlib._local.WindowsPath",
     "megatron.core.optimizer.optimizer_config.OptimizerConfig",
+    "torchao.quantization.granularity.PerRow",
+    "torchao.quantization.granularity.PerTensor",
+    "torchao.quantization.quantize_.workflows.int8.int8_tensor.QuantizeTensorToInt8Kwargs",
 };
 
 // Values that make a value and do nothing else: Python's and numpy's, as random states and

@@ -18,6 +18,7 @@ class Format final : public formats::Format {
                          .holds = Holds::keyed_tensors,
                          .file_size = FileSize::limited,
                          .resumes = Resumes::nothing,
+                         .composites = Composites::parts,
                          .endings = kEndings}) {}
   bool detect(const SourceTree& tree) const override { return detect_safetensors(tree); }
   Result<std::unique_ptr<Checkpoint>> describe(

@@ -7,6 +7,7 @@
 #include <string_view>
 #include <tuple>
 
+#include "ebb/formats/catalog/composite.h"
 #include "ebb/formats/catalog/key_path.h"
 #include "ebb/formats/core/float_cast.h"
 #include "ebb/formats/core/json_text.h"
@@ -373,12 +374,7 @@ bool has_keyless(const Catalog& content) {
                              [](const TensorEntry& tensor) { return !tensor.key.has_value(); });
 }
 
-}  // namespace
-
-StateDict state_dict_of(const Catalog& content) { return Placing(content).run(); }
-
-void respell_as_state_dict(Catalog& content) {
-  take_parts(content);
+void respell_tensors(Catalog& content) {
   StateDict dict = state_dict_of(content);
   const bool keyless = has_keyless(content);
   Catalog again = keyless ? found_again(content, dict) : Catalog();
@@ -389,6 +385,15 @@ void respell_as_state_dict(Catalog& content) {
     tensor.key = std::move(dict.tensors[i].key);
     tensor.path = std::move(dict.tensors[i].path);
   }
+}
+
+}  // namespace
+
+StateDict state_dict_of(const Catalog& content) { return Placing(content).run(); }
+
+void respell_as_state_dict(Catalog& content) {
+  take_parts(content);
+  change_wholes(content, respell_tensors);
 }
 
 Result<> check_reads_back(const Catalog& content, const StateDict& placed) {

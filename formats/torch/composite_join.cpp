@@ -163,6 +163,7 @@ std::string CompositeJoin::add_part(std::size_t number, const CompositePiece& pi
 }
 
 std::vector<TensorEntry> CompositeJoin::take() {
+  whole_.parts = parts_.size();
   const auto all = std::make_shared<const Composite>(std::move(whole_));
   std::vector<TensorEntry> entries;
   for (Part& part : parts_) {

@@ -97,7 +97,7 @@ class Assembly {
     if (auto* known = std::get_if<ByteVector>(&part)) return literal(std::move(*known));
     streamed_ = true;
     if (auto* data = std::get_if<TensorData>(&part); data != nullptr && bytes > 0)
-      file_.fragments.push_back({file_.size, std::move(*data)});
+      put(std::move(*data));
     file_.size += bytes;  // zeros are gaps
   }
   void end() {
@@ -139,6 +139,13 @@ class Assembly {
   }
 
  private:
+  // In place: of a fragment that is moved in gcc 12 believes that it is not initialized.
+  template <typename Data>
+  void put(Data data) {
+    Fragment& fragment = file_.fragments.emplace_back();
+    fragment.offset = file_.size;
+    fragment.data.emplace<Data>(std::move(data));
+  }
   void literal(ByteVector bytes) {
     if (bytes.empty()) return;
     if (!file_.fragments.empty()) {
@@ -151,12 +158,12 @@ class Assembly {
       }
     }
     const std::uint64_t size = bytes.size();
-    file_.fragments.push_back({file_.size, std::move(bytes)});
+    put(std::move(bytes));
     file_.size += size;
   }
   void seal(std::vector<FileRange> over, std::uint64_t size,
             std::function<ByteVector(std::span<const std::uint32_t>)> bytes) {
-    file_.fragments.push_back({file_.size, Sealed{size, std::move(over), std::move(bytes)}});
+    put(Sealed{size, std::move(over), std::move(bytes)});
     file_.size += size;
   }
 
@@ -216,6 +223,34 @@ void TorchFileWriter::tensor(std::uint32_t content_tensor) {
   const TensorEntry& entry = content_.tensors[content_tensor];
   tensor(add_storage(entry.dtype, {TensorData{content_tensor, whole(entry.shape)}}), 0,
          entry.shape);
+}
+
+// As torch.Tensor.__reduce_ex__ spells a subclass without a storage.
+void TorchFileWriter::composite(std::span<const std::uint32_t> parts) {
+  const Composite& whole = *content_.tensors[parts.front()].part_of->whole;
+  const std::size_t dot = whole.type.rfind('.');
+  const auto type = [&] { global(whole.type.substr(0, dot), whole.type.substr(dot + 1)); };
+  call("torch._tensor", "_rebuild_from_type_v2", [&] {
+    global("torch._utils", "_rebuild_wrapper_subclass");
+    type();
+    tuple([&] {
+      type();
+      global("torch", torch_name_of(whole.dtype));
+      int_tuple(whole.shape);
+      int_tuple(dense_strides(whole.shape));
+      integer(0);
+      call1("torch.serialization", "_get_layout", [&] { string("torch.strided"); });
+      call1("torch", "device", [&] { string("cpu"); });
+      boolean(0);
+    });
+    dict([&] {
+      for (const std::uint32_t part : parts) {
+        string(content_.tensors[part].part_of->part);
+        tensor(part);
+      }
+      for (const auto& [name, setting] : whole.settings) entry(name, setting);
+    });
+  });
 }
 
 void TorchFileWriter::value(const Value& value) {

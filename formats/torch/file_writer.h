@@ -5,6 +5,7 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <string>
 #include <string_view>
 #include <variant>
@@ -37,6 +38,9 @@ class TorchFileWriter : public PickleWriter {
   void tensor(std::uint32_t storage, std::uint64_t first, const Shape& shape);
   // The same for one content tensor with a storage of its own.
   void tensor(std::uint32_t content_tensor);
+  // The same for one that is made of these content tensors. REQUIRES: they are all its parts, torch
+  // has names for their dtypes, and what it keeps beside them can be written.
+  void composite(std::span<const std::uint32_t> parts);
   // Pickles a value; tensors in it get storages of their own. REQUIRES: unwritable_part(value) is
   // empty.
   void value(const Value& value);

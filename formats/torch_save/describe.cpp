@@ -167,6 +167,7 @@ class Describer final : Visitor {
     EBB_TRY(name_contents(catalog(), {}, values_in_tensors(*checkpoint_)));
     leave_unread(catalog(), unread_);
     unfold(catalog(), std::move(parts_));
+    note_composites(catalog());
     unknown_.show_in(catalog());
     return std::unique_ptr<Checkpoint>(std::move(checkpoint_));
   }

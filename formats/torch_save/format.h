@@ -20,6 +20,7 @@ class Format final : public formats::Format {
              .default_policy = Policy::replicated,
              .keys = Keys::state_dict,
              .resumes = Resumes::nothing,
+             .composites = Composites::classes,
              .endings = kEndings}) {}
   bool detect(const SourceTree& tree) const override { return detect_torch(tree); }
   Result<std::unique_ptr<Checkpoint>> describe(

@@ -92,6 +92,7 @@ Result<std::unique_ptr<Checkpoint>> RankDescriber::finish() {
   EBB_TRY(name_contents(building(), {}, values_in_tensors(*checkpoint_)));
   leave_unread(building(), unread);
   unfold(building(), std::move(parts));
+  note_composites(building());
   unknown_.show_in(building());
   return std::unique_ptr<Checkpoint>(std::move(checkpoint_));
 }

@@ -4,6 +4,7 @@
 #include <set>
 #include <tuple>
 
+#include "ebb/formats/catalog/composite.h"
 #include "ebb/formats/conversion/glob.h"
 #include "ebb/formats/core/json_text.h"
 #include "ebb/formats/core/nearest.h"
@@ -70,13 +71,21 @@ std::vector<const TensorEntry*> in_natural_order(const std::vector<const TensorE
 }  // namespace
 
 bool Selection::wants(const TensorEntry& tensor) const {
+  // A part is called by its own name, or by that of the whole.
+  std::optional<TensorEntry> whole;
+  if (tensor.part_of != nullptr) whole = formats::whole_of(tensor);
+  const auto is_called = [](const std::string& glob, const TensorEntry& one) {
+    return formats::glob_match(glob, one.name) || (one.key && formats::glob_match(glob, *one.key));
+  };
   const auto matches = [&](const std::string& glob) {
-    return formats::glob_match(glob, tensor.name) ||
-           (tensor.key && formats::glob_match(glob, *tensor.key));
+    return is_called(glob, tensor) || (whole && is_called(glob, *whole));
+  };
+  const auto is_state = [&](const std::string& state) {
+    return state == tensor.state || (whole && state == whole->state);
   };
   if (!include.empty() && std::ranges::none_of(include, matches)) return false;
   if (std::ranges::any_of(exclude, matches)) return false;
-  if (!states.empty() && std::ranges::find(states, tensor.state) == states.end()) return false;
+  if (!states.empty() && std::ranges::none_of(states, is_state)) return false;
   return !rank || std::ranges::find(tensor.chunks, *rank, &Chunk::holder) != tensor.chunks.end();
 }
 
