@@ -44,6 +44,12 @@ bool take_off(std::string& name, const std::string& word) {
   return true;
 }
 
+// A place of its own below the whole's, or one whose last word has it at its end.
+void take_off(std::vector<PathItem>& path, const std::string& word) {
+  if (is_word(path.back(), word)) return path.pop_back();
+  if (auto* text = std::get_if<std::string>(&path.back())) take_off(*text, word);
+}
+
 std::vector<std::string> notes_about(const Catalog& catalog) {
   std::map<std::pair<std::string_view, std::string>, std::size_t> kinds;  // class and how
   std::map<const Composite*, std::string> stored;
@@ -144,7 +150,7 @@ TensorEntry whole_of(const TensorEntry& part) {
   whole.key = part.key;
   if (whole.key) take_off(*whole.key, word);
   whole.path = part.path;
-  if (!whole.path.empty() && is_word(whole.path.back(), word)) whole.path.pop_back();
+  if (!whole.path.empty()) take_off(whole.path, word);
   whole.name = part.name;
   whole.state = part.state;
   if (!take_off(whole.state, word)) take_off(whole.name, word);

@@ -6,6 +6,7 @@
 #include <span>
 
 #include "ebb/formats/beside.h"
+#include "ebb/formats/conversion/dequantize.h"
 #include "ebb/formats/conversion/unread.h"
 #include "ebb/formats/core/compose.h"
 #include "ebb/formats/core/json_text.h"
@@ -171,6 +172,12 @@ Result<Prepared> prepare(const Request& request) {
   EBB_TRY_ASSIGN(Opened opened, open_source(request));
   auto& [source, order] = opened;
   if (!before) return std::move(before).error();
+  std::vector<std::string> changes;
+  if (request.quantized == Quantized::made_plain) {
+    EBB_TRY_ASSIGN(formats::Dequantized made, formats::dequantized(std::move(source)));
+    source = std::move(made.checkpoint);
+    changes = std::move(made.changes);
+  }
   EBB_TRY_ASSIGN(const auto chosen, select(source->catalog(), request.selection));
   for (const TensorEntry* tensor : chosen) {
     if (auto proof = prove_coverage(*tensor, source->catalog()); !proof) {
@@ -193,6 +200,7 @@ Result<Prepared> prepare(const Request& request) {
                     .compression = request.compression,
                     .names_by_order = request.names_by_order,
                     .order = order ? &*order : nullptr}));
+  conversion.changes.insert(conversion.changes.begin(), changes.begin(), changes.end());
   EBB_TRY(check_optimizer(request, source->catalog(), conversion.content->catalog()));
   EBB_TRY_ASSIGN(std::string replaces, replaced_by(request, conversion.plan));
   if (!conversion.unsafe.empty() && request.dropping == Dropping::refused)
@@ -232,7 +240,8 @@ Result<Outcome> carry_out(Console& console, const Request& request, const Prepar
   options.workers = request.workers;
   options.memory_bytes = request.memory_bytes;
   options.source_identity =
-      prepared.files_before.identity() + prepared.conversion.content->identity();
+      prepared.files_before.identity() + prepared.conversion.content->identity() +
+      (request.quantized == Quantized::made_plain ? " dequantized" : "");
   options.progress = [&](const libswap::WriteProgress& now) { progress.written(now); };
   options.check = [&](const fs::path& directory,
                       std::span<const std::uint64_t> fingerprints) -> Result<> {

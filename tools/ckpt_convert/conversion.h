@@ -21,6 +21,8 @@ enum class Dropping : std::uint8_t { refused, allowed };
 // Of a job that goes on from weights without the states that lie beside them.
 enum class NewOptimizer : std::uint8_t { refused, allowed };
 
+enum class Quantized : std::uint8_t { kept, made_plain };
+
 struct Request {
   std::string source;
   std::string destination;
@@ -34,6 +36,7 @@ struct Request {
   std::optional<formats::Compression> compression;
   formats::Taking taking = formats::Taking::content;
   formats::NamesByOrder names_by_order = formats::NamesByOrder::refused;
+  Quantized quantized = Quantized::kept;
   Selection selection;
   formats::Edits edits;
   Dropping dropping = Dropping::refused;

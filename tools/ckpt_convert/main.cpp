@@ -86,6 +86,10 @@ constexpr std::array kFlags = {
          "The pattern is of a state, or else of a name. A dtype alone is for everything that no "
          "pattern fits, but for step counters. Rounded to nearest, ties to even.")
         .many(),
+    flag(kChanges, "--dequantize", "plain tensors in the place of quantized ones",
+         "What the class's own dequantize() gives: torchao's 8-bit, 4-bit and FP8 states in F32, "
+         "its Float8, Int8, Intx, MXFP8 and NF4 weights in the dtype that they stand for. Classes "
+         "whose formula is not known stay."),
     flag(kChanges, "--momentum FORM",
          "ema or sum: scale momentum buffers by their group's 1 - beta",
          "What a buffer is now follows from its optimizer; sum:ema says it where nothing tells. "
@@ -243,6 +247,7 @@ Result<Request> request_of(const Arguments& arguments) {
   EBB_TRY_ASSIGN(request.edits, edits_of(arguments));
   if (arguments.has("drop")) request.dropping = Dropping::allowed;
   if (arguments.has("new-optimizer")) request.new_optimizer = NewOptimizer::allowed;
+  if (arguments.has("dequantize")) request.quantized = Quantized::made_plain;
   if (arguments.has("force")) request.overwrite = libswap::Overwrite::replace;
   return request;
 }
