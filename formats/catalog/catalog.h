@@ -36,7 +36,7 @@ using PathItem = std::variant<std::string, std::int64_t>;  // dict key or list i
 struct Composite {
   std::string type;  // "torchao.optim.subclass_8bit.OptimState8bit"
   DType dtype = DType::f32;
-  Shape shape;  // both of what it stands for
+  Shape shape;                                          // both of what it stands for
   std::vector<std::pair<std::string, Value>> settings;  // what else it keeps: block_size, signed
   std::size_t parts = 0;                                // how many it is made of
 };

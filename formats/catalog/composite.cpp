@@ -60,12 +60,12 @@ std::vector<std::string> notes_about(const Catalog& catalog) {
                      name_of(tensor.dtype));
   }
   for (const TensorEntry& tensor : catalog.tensors) {
-    const auto parts =
-        tensor.part_of ? stored.extract(tensor.part_of->whole.get()) : decltype(stored)::node_type();
+    const auto parts = tensor.part_of ? stored.extract(tensor.part_of->whole.get())
+                                      : decltype(stored)::node_type();
     if (parts.empty()) continue;
     const Composite& whole = *parts.key();
-    std::string how = compose("{} kept as {}{}", name_of(whole.dtype), parts.mapped(),
-                              settings_text(whole));
+    std::string how =
+        compose("{} kept as {}{}", name_of(whole.dtype), parts.mapped(), settings_text(whole));
     ++kinds[{whole.type, std::move(how)}];
   }
   std::vector<std::string> notes;
@@ -142,6 +142,10 @@ void change_wholes(Catalog& catalog, const std::function<void(Catalog&)>& change
 
 void note_composites(Catalog& catalog) {
   std::ranges::move(notes_about(catalog), std::back_inserter(catalog.notes));
+}
+
+const Shape& shape_of_whole(const TensorEntry& tensor) {
+  return tensor.part_of == nullptr ? tensor.shape : tensor.part_of->whole->shape;
 }
 
 TensorEntry whole_of(const TensorEntry& part) {

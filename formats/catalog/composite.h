@@ -33,6 +33,9 @@ void note_composites(Catalog& catalog);
 // What a part of the whole is called: its name and state.
 std::pair<std::string, std::string> part_name(const TensorEntry& whole, std::string_view part);
 
+// The shape that a tensor's parameter has: of a part, the whole's.
+const Shape& shape_of_whole(const TensorEntry& tensor);
+
 // The whole's entry, of one of its parts: without chunks, and with no part.
 TensorEntry whole_of(const TensorEntry& part);
 

@@ -4,6 +4,7 @@
 #include <iterator>
 #include <vector>
 
+#include "ebb/formats/catalog/composite.h"
 #include "ebb/formats/catalog/resume.h"
 #include "ebb/formats/conversion/wrappers.h"
 #include "ebb/formats/core/json_text.h"
@@ -57,7 +58,7 @@ Result<> check_numbers(const Catalog& source, const std::set<std::string_view>& 
   for (const TensorEntry& tensor : source.tensors) {
     if (!numbers.contains(tensor.name) || tensor.shape.empty()) continue;
     shaped = true;
-    fits = fits || found.shapes.contains(tensor.shape);
+    fits = fits || found.shapes.contains(shape_of_whole(tensor));
   }
   if (!shaped || fits) return {};
   return Error{Code::unsupported,

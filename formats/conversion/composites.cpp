@@ -6,6 +6,7 @@
 
 #include "ebb/formats/catalog/composite.h"
 #include "ebb/formats/core/json_text.h"
+#include "ebb/formats/pickle/known_globals.h"
 
 namespace ebb::formats {
 namespace {
@@ -36,6 +37,8 @@ Result<> check_whole(const std::vector<TensorEntry>& parts) {
   if (parts.size() != whole.parts)
     return refused(parts.front(), compose("{} of its {} parts are left, and it is made of all",
                                           parts.size(), whole.parts));
+  if (!is_tensor_class(whole.type))
+    return refused(parts.front(), "a class of no package that is known is not written");
   for (const auto& [name, value] : whole.settings)
     if (!is_kept(value))
       return refused(parts.front(), compose("its {} is an object of which only the class is known",

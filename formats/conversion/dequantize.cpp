@@ -32,9 +32,13 @@ struct Recipe {
     of_codes,  // as of_rows, and the scales are quantized themselves (QLoRA)
   };
   std::string_view type;
+  // fp4: of two bits of exponent and one of mantissa, the lower half of a byte first; else the
+  // upper.
+  enum class Codes : std::uint8_t { as_they_are, fp4 };
   std::string_view codes, table, zero;  // parts; "": it has none
-  std::uint32_t per_byte = 1;           // codes; the upper half of a byte comes first
+  std::uint32_t per_byte = 1;           // codes
   Scale scale = Scale::of_rows;
+  Codes coding = Codes::as_they_are;
   std::optional<DType> out = std::nullopt;  // unset: what the tensor stands for
 };
 constexpr std::array kRecipes{
@@ -47,6 +51,16 @@ constexpr std::array kRecipes{
     Recipe{.type = "OptimStateFp8", .codes = "codes", .out = DType::f32},
     Recipe{.type = "Float8Tensor", .codes = "qdata", .scale = Recipe::Scale::of_boxes},
     Recipe{.type = "MXTensor", .codes = "qdata", .scale = Recipe::Scale::of_boxes},
+    Recipe{.type = "MXTensor",
+           .codes = "qdata",
+           .per_byte = 2,
+           .scale = Recipe::Scale::of_boxes,
+           .coding = Recipe::Codes::fp4},
+    Recipe{.type = "NVFP4Tensor",
+           .codes = "qdata",
+           .per_byte = 2,
+           .scale = Recipe::Scale::of_boxes,
+           .coding = Recipe::Codes::fp4},
     Recipe{.type = "Int8Tensor",
            .codes = "qdata",
            .zero = "zero_point",
@@ -64,6 +78,10 @@ constexpr std::array kRecipes{
 
 using Floats = std::vector<float>;
 
+constexpr std::array<float, 16> kFp4 = {0.f,  0.5f,  1.f,  1.5f,  2.f,  3.f,  4.f,  6.f,
+                                        -0.f, -0.5f, -1.f, -1.5f, -2.f, -3.f, -4.f, -6.f};
+constexpr std::string_view kScaleOfAll = "per_tensor_scale";  // NVFP4's
+
 void round_to(DType dtype, Floats& values) {
   if (dtype == DType::f32) return;
   ByteVector narrow(values.size() * bytes_of(dtype));
@@ -73,17 +91,14 @@ void round_to(DType dtype, Floats& values) {
 }
 
 std::uint64_t setting_of(const Composite& whole, std::string_view name) {
-  const auto found =
-      std::ranges::find(whole.settings, name, &std::pair<std::string, Value>::first);
-  const bool number =
-      found != whole.settings.end() && found->second.kind == Value::Kind::integer;
+  const auto found = std::ranges::find(whole.settings, name, &std::pair<std::string, Value>::first);
+  const bool number = found != whole.settings.end() && found->second.kind == Value::Kind::integer;
   return number && found->second.integer > 0 ? static_cast<std::uint64_t>(found->second.integer)
                                              : 0;
 }
 
 bool says(const Composite& whole, std::string_view name) {
-  const auto found =
-      std::ranges::find(whole.settings, name, &std::pair<std::string, Value>::first);
+  const auto found = std::ranges::find(whole.settings, name, &std::pair<std::string, Value>::first);
   return found != whole.settings.end() && found->second.kind == Value::Kind::boolean &&
          found->second.integer != 0;
 }
@@ -96,10 +111,12 @@ class Plain {
   // nullopt: nothing tells how, or its parts do not fit each other.
   static std::optional<Plain> of(const Composite& whole, const Parts& parts) {
     const std::string_view type = whole.type;
-    const auto* recipe = std::ranges::find(kRecipes, type.substr(type.rfind('.') + 1), &Recipe::type);
-    if (!type.starts_with("torchao.") || recipe == kRecipes.end()) return std::nullopt;
-    Plain plain(*recipe, whole, parts);
-    return plain.fits() ? std::optional(std::move(plain)) : std::nullopt;
+    if (!type.starts_with("torchao.")) return std::nullopt;
+    for (const Recipe& recipe : kRecipes) {
+      if (recipe.type != type.substr(type.rfind('.') + 1)) continue;
+      if (Plain plain(recipe, whole, parts); plain.fits()) return plain;
+    }
+    return std::nullopt;
   }
 
   DType dtype() const { return recipe_->out.value_or(whole_->dtype); }
@@ -134,7 +151,8 @@ class Plain {
       return values_per_element(entry.second->dtype) == 1;
     };
     const std::uint64_t elems = volume(whole_->shape);
-    if (codes == nullptr || elems == 0 || !is_floating(dtype()) ||
+    const bool in_bytes = recipe_->per_byte == 1 || (codes && codes->dtype == DType::u8);
+    if (codes == nullptr || elems == 0 || !in_bytes || !is_floating(dtype()) ||
         !std::ranges::all_of(parts_, readable) || says(*whole_, "is_swizzled_scales") ||
         volume(codes->shape) * recipe_->per_byte != elems)
       return false;
@@ -146,12 +164,20 @@ class Plain {
       case Recipe::Scale::of_rows:
         return part("scale") != nullptr && divides(volume(part("scale")->shape), elems);
       case Recipe::Scale::of_boxes:
-        return codes->shape == whole_->shape && cuts("scale") &&
+        return codes->shape == stored_shape() && cuts("scale") &&
+               (part(kScaleOfAll) == nullptr || volume(part(kScaleOfAll)->shape) == 1) &&
                (part(recipe_->zero) == nullptr || cuts(recipe_->zero));
       case Recipe::Scale::of_codes:
         return scales_fit(elems);
     }
     return false;
+  }
+
+  // Of the codes: bytes of two lie along the last dimension.
+  Shape stored_shape() const {
+    Shape shape = whole_->shape;
+    if (!shape.empty()) shape.back() /= recipe_->per_byte;
+    return shape;
   }
 
   static bool divides(std::uint64_t part, std::uint64_t all) { return part > 0 && all % part == 0; }
@@ -173,8 +199,8 @@ class Plain {
            volume(factors->shape) * of_scalers == volume(scalers->shape);
   }
 
-  static Result<Floats> flat(const Checkpoint& stored, const TensorEntry& part,
-                             std::uint64_t first, std::uint64_t count) {
+  static Result<Floats> flat(const Checkpoint& stored, const TensorEntry& part, std::uint64_t first,
+                             std::uint64_t count) {
     ByteVector bytes(count * bytes_of(part.dtype));
     std::uint64_t done = 0;
     for (const Box& box : boxes_of(part.shape, {first, count})) {
@@ -195,12 +221,16 @@ class Plain {
     const std::uint64_t begin = first / per_byte;
     const std::uint64_t bytes = div_ceil(first + count, per_byte) - begin;
     EBB_TRY_ASSIGN(Floats stored_codes, flat(stored, *part(recipe_->codes), begin, bytes));
-    if (recipe_->table.empty()) return stored_codes;
-    EBB_TRY_ASSIGN(const Floats table, all_of(stored, *part(recipe_->table)));
+    const bool fp4 = recipe_->coding == Recipe::Codes::fp4;
+    if (recipe_->table.empty() && !fp4) return stored_codes;
+    Floats table(kFp4.begin(), kFp4.end());
+    if (!fp4) {
+      EBB_TRY_ASSIGN(table, all_of(stored, *part(recipe_->table)));
+    }
     Floats values(count);
     for (std::uint64_t i = 0; i < count; ++i) {
       const auto code = static_cast<std::uint32_t>(stored_codes[(first + i) / per_byte - begin]);
-      const bool upper = (first + i) % 2 == 0;
+      const bool upper = ((first + i) % 2 == 0) != fp4;
       values[i] = table[per_byte == 1 ? code : upper ? code >> 4u : code & 15u];
     }
     return values;
@@ -235,7 +265,11 @@ class Plain {
   // A part that has one element for a box of the whole's.
   Result<Floats> of_boxes(const Checkpoint& stored, std::string_view name, std::uint64_t first,
                           std::uint64_t count) const {
-    EBB_TRY_ASSIGN(const Floats scales, all_of(stored, *part(name)));
+    EBB_TRY_ASSIGN(Floats scales, all_of(stored, *part(name)));
+    if (name == "scale" && part(kScaleOfAll) != nullptr) {
+      EBB_TRY_ASSIGN(const Floats of_all, all_of(stored, *part(kScaleOfAll)));
+      for (float& scale : scales) scale *= of_all.front();
+    }
     const Shape& cut = part(name)->shape;
     Floats values(count);
     for (std::uint64_t i = 0; i < count; ++i) {
@@ -303,7 +337,8 @@ class DequantizedCheckpoint : public Checkpoint {
     TensorEntry tensor = whole_of(part);
     tensor.part_of.reset();
     tensor.dtype = plain->dtype();
-    Chunk chunk{.box = whole(tensor.shape), .length = volume(tensor.shape) * bytes_of(tensor.dtype)};
+    Chunk chunk{.box = whole(tensor.shape),
+                .length = volume(tensor.shape) * bytes_of(tensor.dtype)};
     if (!part.chunks.empty()) chunk.file = part.chunks.front().file;
     tensor.chunks = {std::move(chunk)};
     catalog_.tensors.push_back(std::move(tensor));

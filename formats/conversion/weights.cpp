@@ -131,11 +131,12 @@ Result<> check_plain(const Catalog& source, const Weights& weights) {
   for (const MadeOf& made : weights.made_of) {
     const TensorEntry& tensor = source.tensors[made.source_tensor];
     if (tensor.part_of == nullptr) continue;
-    return Error{Code::unsupported,
-                 compose("the weight '{}' is of {}: its parts are no weights of a model",
-                         printable(whole_of(tensor).name), class_text(tensor.part_of->whole->type)),
-                 "--dequantize makes plain weights of it; --to FORMAT without --weights takes it as "
-                 "it is; -x leaves it out"};
+    return Error{
+        Code::unsupported,
+        compose("the weight '{}' is of {}: its parts are no weights of a model",
+                printable(whole_of(tensor).name), class_text(tensor.part_of->whole->type)),
+        "--dequantize makes plain weights of it; --to FORMAT without --weights takes it as "
+        "it is; -x leaves it out"};
   }
   return {};
 }

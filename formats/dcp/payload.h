@@ -40,9 +40,10 @@ class Payloads {
  public:
   explicit Payloads(std::shared_ptr<const SourceTree> tree) : tree_(std::move(tree)) {}
 
-  // The item must hold one tensor (or the part of one) of `shape` and `dtype`; fills `into` with its row-major bytes
-  // from byte `first` on. `label` names the tensor and its rows. The archive's CRC32 covers the
-  // whole item: whoever reads all of it, in any parts, has it checked (record_check.h).
+  // The item must hold one tensor (or the part of one) of `shape` and `dtype`; fills `into` with
+  // its row-major bytes from byte `first` on. `label` names the tensor and its rows. The archive's
+  // CRC32 covers the whole item: whoever reads all of it, in any parts, has it checked
+  // (record_check.h).
   Result<> read(const PayloadPlace& place, const Shape& shape, DType dtype, std::string_view label,
                 std::uint64_t first, std::span<std::byte> into) const;
 

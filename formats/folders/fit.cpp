@@ -6,6 +6,7 @@
 #include <string_view>
 #include <tuple>
 
+#include "ebb/formats/catalog/composite.h"
 #include "ebb/formats/catalog/resume.h"
 #include "ebb/formats/core/number_text.h"
 
@@ -53,7 +54,7 @@ Fit fit_of(const Catalog& catalog) {
   std::map<std::string_view, bool> fits;  // of parameters with states that tell
   for (const TensorEntry& tensor : catalog.tensors)
     if (!is_weight(tensor.state) && volume(tensor.shape) > 1)
-      fits[tensor.name] |= may_be_of(tensor.shape, shapes);
+      fits[tensor.name] |= may_be_of(shape_of_whole(tensor), shapes);
   const bool all_seen =
       std::ranges::find(catalog.unread, "param", &UnreadEntry::state) == catalog.unread.end();
   for (const auto& [name, does] : fits)

@@ -4,6 +4,7 @@
 #include <map>
 #include <set>
 
+#include "ebb/formats/catalog/composite.h"
 #include "ebb/formats/catalog/renaming.h"
 #include "ebb/formats/core/json_text.h"
 #include "ebb/formats/core/number_text.h"
@@ -43,7 +44,8 @@ class Numbers {
       for (const std::string& name : group.params) meet(name);
     for (const TensorEntry& tensor : catalog.tensors)
       if (tensor.state != "param" && tensor.state != "tensor")
-        if (Param* param = meet(tensor.name)) param->states.emplace(tensor.state, &tensor.shape);
+        if (Param* param = meet(tensor.name))
+          param->states.emplace(tensor.state, &shape_of_whole(tensor));
   }
 
   const std::map<std::string_view, Param>& params() const { return params_; }

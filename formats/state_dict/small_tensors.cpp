@@ -93,7 +93,8 @@ Value with_tensors(Value value, DType dtype) {
 }
 
 bool is_small(const TensorEntry& tensor) {
-  return tensor.part_of == nullptr && tensor.chunks.size() == 1 && volume(tensor.shape) <= kMostElements &&
+  return tensor.part_of == nullptr && tensor.chunks.size() == 1 &&
+         volume(tensor.shape) <= kMostElements &&
          tensor.chunks.front().box == whole(tensor.shape) && values_per_element(tensor.dtype) == 1;
 }
 

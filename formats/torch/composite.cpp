@@ -85,8 +85,7 @@ class PartsReader {
 Result<std::optional<TorchComposite>> composite_of(const PickleGraph& graph, PickleId id) {
   using Made = std::optional<TorchComposite>;
   const auto wrapper = wrapper_of(graph, id);
-  if (!wrapper || wrapper->made_of.size() < 3 ||
-      !graph.is(wrapper->made_of[1], PickleKind::global))
+  if (!wrapper || wrapper->made_of.size() < 3 || !graph.is(wrapper->made_of[1], PickleKind::global))
     return Made();
   const auto dtype = torch_dtype_named(graph.text(wrapper->made_of[1]));
   auto shape = torch_shape(graph, wrapper->made_of[2]);

@@ -72,7 +72,8 @@ std::optional<Place> in_one_row(const Shape& part, const Box& box, const Shape& 
 bool is_shape(const Value& value, const Shape& shape) {
   const bool list = value.kind == Value::Kind::size || value.kind == Value::Kind::tuple ||
                     value.kind == Value::Kind::list;
-  return list && std::ranges::equal(value.items, shape, [](const Value& item, std::uint64_t extent) {
+  return list &&
+         std::ranges::equal(value.items, shape, [](const Value& item, std::uint64_t extent) {
            return item.kind == Value::Kind::integer && std::cmp_equal(item.integer, extent);
          });
 }
@@ -101,8 +102,8 @@ bool alike(const Composite& a, const Composite& b) {
 std::string CompositeJoin::add(CompositePiece piece) {
   const bool all = piece.box == whole(shape_);
   if (piece.made.whole.shape != piece.box.extent)
-    return compose("a piece of shape {} where {} is said to lie",
-                   to_string(piece.made.whole.shape), to_string(piece.box));
+    return compose("a piece of shape {} where {} is said to lie", to_string(piece.made.whole.shape),
+                   to_string(piece.box));
   std::vector<std::uint32_t> crcs;
   for (const auto& stored : piece.stored) crcs.push_back(stored.crc);
   const auto seen = std::ranges::find(pieces_, piece.box, &Seen::box);

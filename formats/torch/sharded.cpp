@@ -234,10 +234,9 @@ Result<ShardedReader::Part> ShardedReader::made_of_parts(TorchComposite made,
                        to_string(part.shape), name_of(made.whole.dtype),
                        to_string(made.whole.shape), class_text(made.whole.type)));
   if (placed.boxes.size() != 1)
-    return Part(UnreadForm{compose("a DTensor of {} whose rows lie apart",
-                                   class_text(made.whole.type)),
-                           "save it with torch.distributed.checkpoint.save", part.dtype,
-                           part.shape});
+    return Part(
+        UnreadForm{compose("a DTensor of {} whose rows lie apart", class_text(made.whole.type)),
+                   "save it with torch.distributed.checkpoint.save", part.dtype, part.shape});
   part.shards.push_back({placed.boxes.front().box, {}, std::move(made)});
   return Part(std::move(part));
 }

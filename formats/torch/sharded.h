@@ -19,7 +19,7 @@ namespace ebb::formats {
 // A box of the whole tensor, and where its elements lie: a tensor of that extent.
 struct TensorShard {
   Box box;
-  TorchTensor tensor;                     // unless it is made of parts:
+  TorchTensor tensor;  // unless it is made of parts:
   std::optional<TorchComposite> made = {};
 };
 

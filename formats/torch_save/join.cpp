@@ -208,8 +208,8 @@ Result<> RankJoin::add_piece(const std::string& key, const Known& known, Box box
   Chunk chunk = piece->stored.front().chunk;
   const auto join = composites_.try_emplace(known.number, entry.shape).first;
   if (const std::string why = join->second.add(std::move(*piece)); !why.empty()) {
-    leave(known, {"a tensor made of parts, in " + why,
-                  "save it with torch.distributed.checkpoint.save"});
+    leave(known,
+          {"a tensor made of parts, in " + why, "save it with torch.distributed.checkpoint.save"});
     return {};
   }
   chunk.box = std::move(box);

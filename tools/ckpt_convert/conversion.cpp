@@ -239,9 +239,9 @@ Result<Outcome> carry_out(Console& console, const Request& request, const Prepar
   options.cancel = &stop_requested();
   options.workers = request.workers;
   options.memory_bytes = request.memory_bytes;
-  options.source_identity =
-      prepared.files_before.identity() + prepared.conversion.content->identity() +
-      (request.quantized == Quantized::made_plain ? " dequantized" : "");
+  options.source_identity = prepared.files_before.identity() +
+                            prepared.conversion.content->identity() +
+                            (request.quantized == Quantized::made_plain ? " dequantized" : "");
   options.progress = [&](const libswap::WriteProgress& now) { progress.written(now); };
   options.check = [&](const fs::path& directory,
                       std::span<const std::uint64_t> fingerprints) -> Result<> {

@@ -88,7 +88,8 @@ constexpr std::array kFlags = {
         .many(),
     flag(kChanges, "--dequantize", "plain tensors in the place of quantized ones",
          "What the class's own dequantize() gives: torchao's 8-bit, 4-bit and FP8 states in F32, "
-         "its Float8, Int8, Intx, MXFP8 and NF4 weights in the dtype that they stand for. Classes "
+         "its Float8, Int8, Intx, MX, NVFP4 and NF4 weights in the dtype that they stand for. "
+         "Classes "
          "whose formula is not known stay."),
     flag(kChanges, "--momentum FORM",
          "ema or sum: scale momentum buffers by their group's 1 - beta",
