@@ -195,8 +195,9 @@ class Plain {
     const std::uint64_t block = setting_of(*whole_, "block_size");
     const std::uint64_t of_scalers = setting_of(*whole_, "scaler_block_size");
     return scalers != nullptr && factors != nullptr && mean != nullptr && block > 0 &&
-           of_scalers > 0 && volume(mean->shape) == 1 && volume(scalers->shape) * block == elems &&
-           volume(factors->shape) * of_scalers == volume(scalers->shape);
+           of_scalers > 0 && volume(mean->shape) == 1 &&
+           checked_mul(volume(scalers->shape), block) == elems &&
+           checked_mul(volume(factors->shape), of_scalers) == volume(scalers->shape);
   }
 
   static Result<Floats> flat(const Checkpoint& stored, const TensorEntry& part, std::uint64_t first,
@@ -236,26 +237,35 @@ class Plain {
     return values;
   }
 
-  // Of consecutive elements, whose scales are consecutive.
+  // The elements of a part at these places, of which none lies far from the others.
+  static Result<Floats> at(const Checkpoint& stored, const TensorEntry& part,
+                           const std::vector<std::uint64_t>& places) {
+    const auto [least, most] = std::ranges::minmax(places);
+    EBB_TRY_ASSIGN(const Floats values, flat(stored, part, least, most - least + 1));
+    Floats out(places.size());
+    for (std::size_t i = 0; i < places.size(); ++i) out[i] = values[places[i] - least];
+    return out;
+  }
+
   Result<Floats> of_rows(const Checkpoint& stored, std::uint64_t first, std::uint64_t count) const {
     const bool quantized = recipe_->scale == Recipe::Scale::of_codes;
     const TensorEntry& scale = *part(quantized ? "quantized_scalers" : "scale");
     const std::uint64_t block = volume(whole_->shape) / volume(scale.shape);
-    const std::uint64_t begin = first / block;
-    const std::uint64_t blocks = div_ceil(first + count, block) - begin;
-    EBB_TRY_ASSIGN(Floats scales, flat(stored, scale, begin, blocks));
-    if (quantized) EBB_TRY(dequantize_scales(stored, begin, scales));
-    Floats values(count);
-    for (std::uint64_t i = 0; i < count; ++i) values[i] = scales[(first + i) / block - begin];
-    return values;
+    std::vector<std::uint64_t> places(count);
+    for (std::uint64_t i = 0; i < count; ++i) places[i] = (first + i) / block;
+    EBB_TRY_ASSIGN(Floats scales, at(stored, scale, places));
+    if (quantized) EBB_TRY(dequantize_scales(stored, std::move(places), scales));
+    return scales;
   }
 
   // In the weight's dtype, as torchao computes them.
-  Result<> dequantize_scales(const Checkpoint& stored, std::uint64_t first, Floats& scales) const {
+  Result<> dequantize_scales(const Checkpoint& stored, std::vector<std::uint64_t> places,
+                             Floats& scales) const {
     const std::uint64_t of_scalers = setting_of(*whole_, "scaler_block_size");
-    EBB_TRY_ASSIGN(const Floats factors, all_of(stored, *part("quantization_factor")));
+    for (std::uint64_t& place : places) place /= of_scalers;
+    EBB_TRY_ASSIGN(const Floats factors, at(stored, *part("quantization_factor"), places));
     EBB_TRY_ASSIGN(const Floats mean, all_of(stored, *part("scaler_mean")));
-    for (std::size_t i = 0; i < scales.size(); ++i) scales[i] /= factors[(first + i) / of_scalers];
+    for (std::size_t i = 0; i < scales.size(); ++i) scales[i] /= factors[i];
     round_to(whole_->dtype, scales);
     for (float& scale : scales) scale += mean.front();
     round_to(whole_->dtype, scales);
@@ -265,23 +275,20 @@ class Plain {
   // A part that has one element for a box of the whole's.
   Result<Floats> of_boxes(const Checkpoint& stored, std::string_view name, std::uint64_t first,
                           std::uint64_t count) const {
-    EBB_TRY_ASSIGN(Floats scales, all_of(stored, *part(name)));
-    if (name == "scale" && part(kScaleOfAll) != nullptr) {
-      EBB_TRY_ASSIGN(const Floats of_all, all_of(stored, *part(kScaleOfAll)));
-      for (float& scale : scales) scale *= of_all.front();
-    }
     const Shape& cut = part(name)->shape;
-    Floats values(count);
+    std::vector<std::uint64_t> places(count);
     for (std::uint64_t i = 0; i < count; ++i) {
-      std::uint64_t rest = first + i, at = 0, step = 1;
+      std::uint64_t rest = first + i, step = 1;
       for (std::size_t d = cut.size(); d-- > 0;) {
-        const std::uint64_t place = rest % whole_->shape[d] / (whole_->shape[d] / cut[d]);
+        places[i] += rest % whole_->shape[d] / (whole_->shape[d] / cut[d]) * step;
         rest /= whole_->shape[d];
-        at += place * step;
         step *= cut[d];
       }
-      values[i] = scales[at];
     }
+    EBB_TRY_ASSIGN(Floats values, at(stored, *part(name), places));
+    if (name != "scale" || part(kScaleOfAll) == nullptr) return values;
+    EBB_TRY_ASSIGN(const Floats of_all, all_of(stored, *part(kScaleOfAll)));
+    for (float& value : values) value *= of_all.front();
     return values;
   }
 

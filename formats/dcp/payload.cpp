@@ -93,9 +93,14 @@ class TailSource : public ByteSource {
 };
 
 // The item's tensor, or the part of it that is asked for.
-Result<TorchTensor> tensor_in(const PickleGraph& graph, const std::string& part) {
-  if (part.empty()) return torch_tensor(graph, graph.root());
+Result<TorchTensor> tensor_in(const TorchArchive& archive, const std::string& part) {
+  const PickleGraph& graph = archive.graph();
   EBB_TRY_ASSIGN(std::optional<TorchComposite> made, composite_of(graph, graph.root()));
+  if (part.empty()) {
+    if (made)  // not among what is read: a record may be missing
+      for (const TorchComposite::Part& one : made->parts) EBB_TRY(archive.record_of(one.tensor));
+    return torch_tensor(graph, graph.root());
+  }
   if (made)
     for (TorchComposite::Part& one : made->parts)
       if (one.name == part) return std::move(one.tensor);
@@ -160,7 +165,7 @@ Result<Payloads::Opened> Payloads::open_tensor(const PayloadPlace& place, const 
   const std::uint64_t bytes = volume(shape) * bytes_of(dtype);
   EBB_TRY_ASSIGN(TorchArchive archive, open(place, bytes, bytes + kArchiveOverhead));
   EBB_TRY(require_known_globals(archive.graph()));
-  EBB_TRY_ASSIGN(TorchTensor tensor, tensor_in(archive.graph(), place.part));
+  EBB_TRY_ASSIGN(TorchTensor tensor, tensor_in(archive, place.part));
   if (tensor.shape != shape || tensor.dtype != dtype)
     return refuse(
         Code::corrupt, path_of(place), place.offset,
@@ -196,7 +201,7 @@ Payloads::Form Payloads::form_of(const PayloadPlace& place) const {
   const PickleGraph& graph = archive->graph();
   if (auto made = composite_of(graph, graph.root()); made && *made) {
     auto piece = piece_in(*archive, std::move(**made));
-    if (piece) return std::move(*piece);
+    return piece ? Form(std::move(*piece)) : Form();
   }
   if (auto form = unread_form(graph, graph.root())) return std::move(*form);
   return {};

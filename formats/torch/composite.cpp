@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "ebb/formats/core/units.h"
 #include "ebb/formats/torch/archive.h"
 #include "ebb/formats/torch/unread.h"
 
@@ -89,7 +90,8 @@ Result<std::optional<TorchComposite>> composite_of(const PickleGraph& graph, Pic
     return Made();
   const auto dtype = torch_dtype_named(graph.text(wrapper->made_of[1]));
   auto shape = torch_shape(graph, wrapper->made_of[2]);
-  if (!dtype || !shape || !checked_volume(*shape)) return Made();
+  const auto elems = shape ? checked_volume(*shape) : std::nullopt;
+  if (!dtype || !elems || !checked_mul(*elems, bytes_of(*dtype))) return Made();
   PartsReader reader(graph);
   EBB_TRY_ASSIGN(const bool read, reader.add(*wrapper, "", 0));
   TorchComposite made = reader.take();

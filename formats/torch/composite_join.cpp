@@ -154,7 +154,9 @@ std::string CompositeJoin::add_part(std::size_t number, const CompositePiece& pi
     return compose("pieces of the class {}, of which it is not known how its {} is cut",
                    printable(whole_.type), printable(name));
   }
-  if (!place || (!first && place->shape != part.entry.shape))
+  const auto elems = place ? checked_volume(place->shape) : std::nullopt;
+  if (!elems || !checked_mul(*elems, bytes_of(tensor.dtype)) ||
+      (!first && place->shape != part.entry.shape))
     return compose("pieces whose {} does not follow the rows", printable(name));
   if (first) part.entry.shape = place->shape, part.crc = crc;
   if (tensor.elems() == 0) return {};

@@ -63,6 +63,15 @@ TEST_F(Quantized, StatesAreListedAsTheyAreStored) {
   }
 }
 
+TEST_F(Quantized, ProgramsAreToldOfWhatAPartIsAPart) {
+  const Outcome list = inspect(fixture("states.pt"), {"--tensors", "--json", "-k", "up.weight"});
+  EXPECT_TRUE(says(list.out,
+                   R"("part_of": {"class": "torchao.optim.subclass_8bit.OptimState8bit", )"
+                   R"("part": "codes", "dtype": "F32", "shape": [32, 32], )"
+                   R"("settings": {"signed": true, "block_size": 256}})"))
+      << list.out;
+}
+
 TEST_F(Quantized, AllOfThemIsSound) {
   for (const std::string& name : kStates) {
     const Outcome verified = inspect(fixture(name), {"--verify"});

@@ -26,6 +26,18 @@ Result<std::optional<std::string>> digest_of(const View& view, const TensorEntry
   return std::optional<std::string>(std::move(sha256));
 }
 
+// Of a part: what the whole is.
+void write_whole(JsonWriter& json, const TensorEntry& tensor) {
+  if (tensor.part_of == nullptr) return;
+  const auto& [whole, part] = *tensor.part_of;
+  Value settings = Value::of_dict();
+  for (const auto& [name, value] : whole->settings) settings.add(name, value);
+  json.key("part_of").open_object();
+  json.put("class", whole->type).put("part", part).put("dtype", name_of(whole->dtype));
+  json.put("shape", whole->shape);
+  json.key("settings").raw(formats::to_json(settings)).close_object();
+}
+
 // The document of tests/fixtures/README.md: comparable across formats.
 Result<Exit> tensors_json(Console& console, const View& view, Digest digest) {
   JsonWriter json;
@@ -34,6 +46,7 @@ Result<Exit> tensors_json(Console& console, const View& view, Digest digest) {
     const TensorEntry& tensor = *view.tensors[i];
     EBB_TRY_ASSIGN(const auto sha256, digest_of(view, tensor, digest));
     write_identity(json, tensor);
+    write_whole(json, tensor);
     if (sha256) json.put("sha256", *sha256);
     json.close_object();
   }
