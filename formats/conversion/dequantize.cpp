@@ -90,6 +90,15 @@ void round_to(DType dtype, Floats& values) {
   cast_floats(dtype, narrow, DType::f32, wide);
 }
 
+// Of a dtype of one byte.
+Floats values_of_bytes(DType dtype) {
+  ByteVector bytes(256);
+  for (std::size_t i = 0; i < bytes.size(); ++i) bytes[i] = static_cast<std::byte>(i);
+  std::vector<double> values(bytes.size());
+  element_values(dtype, bytes, values);
+  return Floats(values.begin(), values.end());
+}
+
 std::uint64_t setting_of(const Composite& whole, std::string_view name) {
   const auto found = std::ranges::find(whole.settings, name, &std::pair<std::string, Value>::first);
   const bool number = found != whole.settings.end() && found->second.kind == Value::Kind::integer;
@@ -209,6 +218,14 @@ class Plain {
       EBB_TRY(read_box(stored, part, box, std::span(bytes).subspan(done, size)));
       done += size;
     }
+    if (bytes_of(part.dtype) == 1) {
+      const Floats table = values_of_bytes(part.dtype);
+      Floats values(count);
+      std::ranges::transform(bytes, values.begin(), [&](std::byte byte) {
+        return table[std::to_integer<std::size_t>(byte)];
+      });
+      return values;
+    }
     std::vector<double> values(count);
     element_values(part.dtype, bytes, values);
     return Floats(values.begin(), values.end());
@@ -277,13 +294,18 @@ class Plain {
                           std::uint64_t count) const {
     const Shape& cut = part(name)->shape;
     std::vector<std::uint64_t> places(count);
-    for (std::uint64_t i = 0; i < count; ++i) {
-      std::uint64_t rest = first + i, step = 1;
+    const std::uint64_t width = cut.empty() ? 1 : whole_->shape.back() / cut.back();
+    for (std::uint64_t i = 0; i < count;) {
+      std::uint64_t rest = first + i, step = 1, place = 0;
       for (std::size_t d = cut.size(); d-- > 0;) {
-        places[i] += rest % whole_->shape[d] / (whole_->shape[d] / cut[d]) * step;
+        place += rest % whole_->shape[d] / (whole_->shape[d] / cut[d]) * step;
         rest /= whole_->shape[d];
         step *= cut[d];
       }
+      // Along the last dimension it is the same to the end of the box.
+      const std::uint64_t run = std::min(width - (first + i) % width, count - i);
+      std::fill_n(places.begin() + static_cast<std::ptrdiff_t>(i), run, place);
+      i += run;
     }
     EBB_TRY_ASSIGN(Floats values, at(stored, *part(name), places));
     if (name != "scale" || part(kScaleOfAll) == nullptr) return values;
