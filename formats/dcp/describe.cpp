@@ -1,5 +1,4 @@
 #include <algorithm>
-#include <cstdlib>
 #include <map>
 #include <set>
 
@@ -9,9 +8,9 @@
 #include "ebb/formats/core/units.h"
 #include "ebb/formats/dcp/dcp.h"
 #include "ebb/formats/dcp/index.h"
+#include "ebb/formats/dcp/item_sizes.h"
 #include "ebb/formats/dcp/payload.h"
 #include "ebb/formats/state_dict/names.h"
-#include "ebb/formats/state_dict/numbers.h"
 #include "ebb/formats/state_dict/small_tensors.h"
 
 namespace ebb::formats::dcp {
@@ -84,47 +83,6 @@ void note_last_of_torchtitan(std::string_view root, Catalog& catalog) {
         "the model alone, without an optimizer: the last save of a torchtitan run is one unless "
         "last_save_model_only is off; a step before it can be resumed, and a new run starts from "
         "these weights with --checkpoint.initial_load_path");
-}
-
-// Bytes of an item beside its elements, as the index has it.
-std::int64_t bytes_beside(const TensorEntry& tensor, const Chunk& chunk) {
-  const std::uint64_t bytes = volume(chunk.box.extent) * bytes_of(tensor.dtype);
-  return static_cast<std::int64_t>(chunk.length) - static_cast<std::int64_t>(bytes);
-}
-
-// Of the tensors whose keys have the same last word - "weight", "exp_avg" - the items with the
-// fewest and the most bytes beside the elements.
-std::vector<const Chunk*> extreme_items(const std::vector<TensorEntry>& tensors) {
-  constexpr std::size_t kMostWords = 64;  // and one for the rest
-  struct Item {
-    std::int64_t beside = 0;
-    const Chunk* chunk = nullptr;
-  };
-  std::map<std::string_view, std::pair<Item, Item>> words;
-  for (const TensorEntry& tensor : tensors) {
-    const std::string_view key = *tensor.key;
-    std::string_view word = key.substr(key.rfind('.') + 1);
-    if (is_index(word) || (words.size() >= kMostWords && !words.contains(word))) word = "";
-    for (const Chunk& chunk : tensor.chunks) {
-      if (chunk.tag != 0) continue;
-      const Item item{bytes_beside(tensor, chunk), &chunk};
-      auto& [fewest, most] = words.try_emplace(word, item, item).first->second;
-      if (item.beside < fewest.beside) fewest = item;
-      if (item.beside > most.beside) most = item;
-    }
-  }
-  std::vector<const Chunk*> chunks;
-  for (const auto& [word, ends] : words)
-    for (const Item& item : {ends.first, ends.second}) chunks.push_back(item.chunk);
-  return chunks;
-}
-
-// REQUIRES: the tensor has chunks.
-const Chunk& least_like_the_first(const TensorEntry& tensor) {
-  const std::int64_t first = bytes_beside(tensor, tensor.chunks.front());
-  return *std::ranges::max_element(tensor.chunks, {}, [&](const Chunk& chunk) {
-    return std::abs(bytes_beside(tensor, chunk) - first);
-  });
 }
 
 // What a described checkpoint's tensors are called: for formats that are DCP underneath, or for
@@ -316,19 +274,23 @@ class Describer {
 
   // The index says of a tensor subclass what it stands for, and not that it is one. What an archive
   // has beside the elements is about the same for all plain tensors: where those of one name differ
-  // most, two are looked at, and where one is a subclass, all are.
+  // most, two are looked at, and where one is a subclass, all are. What cannot be opened stays:
+  // reading it says why.
   void find_subclasses() {
     auto& tensors = catalog().tensors;
     const std::vector<const Chunk*> extremes = extreme_items(tensors);
-    const bool any = std::ranges::any_of(
-        extremes, [&](const Chunk* chunk) { return form_of(*chunk).index() != 0; });
+    const bool any = std::ranges::any_of(extremes, [&](const Chunk* chunk) {
+      const auto form = form_of(*chunk);
+      return form && form->index() != 0;
+    });
     for (std::size_t i = 0; any && i < tensors.size(); ++i) {
       if (tensors[i].chunks.empty()) continue;
-      Payloads::Form form = form_of(tensors[i].chunks.front());
-      if (form.index() == 0) form = form_of(least_like_the_first(tensors[i]));
-      if (auto* unread = std::get_if<UnreadForm>(&form))
+      auto form = form_of(tensors[i].chunks.front());
+      if (form && form->index() == 0) form = form_of(least_like_the_first(tensors[i]));
+      if (!form) continue;
+      if (auto* unread = std::get_if<UnreadForm>(&*form))
         unread_.push_back({i, std::move(*unread)});
-      else if (form.index() != 0)
+      else if (form->index() != 0)
         join_pieces(i);
     }
   }
@@ -344,8 +306,9 @@ class Describer {
             "torch loads it with the package of its class", tensor.dtype, tensor.shape}});
     };
     for (const Chunk& chunk : tensor.chunks) {
-      Payloads::Form form = form_of(chunk);
-      auto* piece = std::get_if<CompositePiece>(&form);
+      auto form = form_of(chunk);
+      if (!form) return;  // reading it says why
+      auto* piece = std::get_if<CompositePiece>(&*form);
       if (piece == nullptr) return leave("pieces of which some are plain and others are not");
       if (piece->box.extent != chunk.box.extent) return leave("pieces of other shapes");
       piece->box = chunk.box;
@@ -364,7 +327,7 @@ class Describer {
     parts_.emplace(tensor.part_of->whole.get(), std::move(parts));
   }
 
-  Payloads::Form form_of(const Chunk& chunk) const {
+  Result<Payloads::Form> form_of(const Chunk& chunk) const {
     return checkpoint_->payloads_.form_of(checkpoint_->place_of(chunk));
   }
 

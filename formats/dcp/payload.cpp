@@ -194,17 +194,17 @@ Result<std::shared_ptr<const Payloads::Opened>> Payloads::decoded(const PayloadP
   return std::static_pointer_cast<const Opened>(item);
 }
 
-Payloads::Form Payloads::form_of(const PayloadPlace& place) const {
-  if (place.coding != 0) return {};
-  const auto archive = open(place, 0, 0);
-  if (!archive) return {};
-  const PickleGraph& graph = archive->graph();
-  if (auto made = composite_of(graph, graph.root()); made && *made) {
-    auto piece = piece_in(*archive, std::move(**made));
-    return piece ? Form(std::move(*piece)) : Form();
+Result<Payloads::Form> Payloads::form_of(const PayloadPlace& place) const {
+  if (place.coding != 0) return Form();
+  EBB_TRY_ASSIGN(const TorchArchive archive, open(place, 0, 0));
+  const PickleGraph& graph = archive.graph();
+  EBB_TRY_ASSIGN(std::optional<TorchComposite> made, composite_of(graph, graph.root()));
+  if (made) {
+    EBB_TRY_ASSIGN(CompositePiece piece, piece_in(archive, std::move(*made)));
+    return Form(std::move(piece));
   }
-  if (auto form = unread_form(graph, graph.root())) return std::move(*form);
-  return {};
+  if (auto form = unread_form(graph, graph.root())) return Form(std::move(*form));
+  return Form();
 }
 
 Result<CompositePiece> Payloads::piece_in(const TorchArchive& archive, TorchComposite made) {

@@ -48,10 +48,10 @@ class Payloads {
                 std::uint64_t first, std::span<std::byte> into) const;
 
   // What the item holds, where that is a tensor made of parts, or in a form that is not read.
-  // monostate: it is a plain one, is compressed, or cannot be opened; reading it says which.
-  // Chunks of parts have the place of the elements, and no file.
+  // monostate: it is a plain one, or is compressed; reading it says which. Chunks of parts have the
+  // place of the elements, and no file.
   using Form = std::variant<std::monostate, CompositePiece, UnreadForm>;
-  Form form_of(const PayloadPlace& place) const;
+  Result<Form> form_of(const PayloadPlace& place) const;
 
   // Pays for what it unfolds to beyond its length out of `purse`, which all values share.
   Result<ReadablePart> value(const PayloadPlace& place, std::uint64_t& purse) const;

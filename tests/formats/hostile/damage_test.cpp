@@ -268,7 +268,8 @@ TEST_P(Damage, C07ALocaleWithDecimalCommasIsNone) {
 
 INSTANTIATE_TEST_SUITE_P(Fixtures, Damage,
                          testing::ValuesIn(fixtures_of({"dcp", "deepspeed", "ebb", "folders",
-                                                        "megatron", "safetensors", "torch"})),
+                                                        "quantized", "megatron", "safetensors",
+                                                        "torch"})),
                          [](const auto& param) { return test_name(param.param); });
 
 }  // namespace
