@@ -9,6 +9,7 @@
 #include <utility>
 #include <vector>
 
+#include "ebb/formats/catalog/composite.h"
 #include "ebb/formats/catalog/key_path.h"
 #include "ebb/formats/core/json_text.h"
 #include "ebb/formats/dcp/dcp.h"
@@ -125,6 +126,12 @@ class Emitter {
   Result<> add_trainers() {
     PartContent model = part(kModelKey, Depth::below_key);
     for (TensorEntry& tensor : model.catalog.tensors) {
+      if (tensor.part_of != nullptr)
+        return Error{
+            Code::unsupported,
+            compose("the weight '{}' is of {}: from_pretrained takes plain ones",
+                    printable(whole_of(tensor).name), class_text(tensor.part_of->whole->type)),
+            "--dequantize makes plain weights of it; --to accelerate-fsdp keeps it"};
       tensor.name = *tensor.key;
       tensor.state = "param";
     }

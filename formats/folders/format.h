@@ -44,7 +44,8 @@ class TrainerFormat final : public Format {
                                      .keys = Keys::state_dict,
                                      .parts = Parts::files,
                                      .params = Params::numbered,
-                                     .file_size = FileSize::limited}) {}
+                                     .file_size = FileSize::limited,
+                                     .composites = Composites::classes}) {}
 };
 
 class AccelerateFormat final : public Format {
@@ -64,7 +65,8 @@ class FsdpFormat final : public Format {
                {.name = "accelerate-fsdp",
                 .summary = "the same with FSDP; written sharded, read in full too",
                 .keys = Keys::state_dict,
-                .parts = Parts::files}) {}
+                .parts = Parts::files,
+                .composites = Composites::classes}) {}
 };
 
 class LightningFormat final : public Format {

@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "ebb/formats/catalog/composite.h"
 #include "ebb/formats/catalog/key_path.h"
 #include "ebb/formats/core/float_cast.h"
 #include "ebb/formats/core/number_text.h"
@@ -257,9 +258,11 @@ void respell_for_folder(FolderKind kind, Catalog& content) {
   take_parts(content);
   const NamedBy named =
       content.parts.optimizers.empty() ? NamedBy::recorded : content.parts.optimizers.front().named;
-  folders::Respelling(content).run();
-  folders::gather_trainer_state(content);
-  if (kind == FolderKind::trainer) folders::Numbering(content).run(named);
+  change_wholes(content, [&](Catalog& wholes) {
+    folders::Respelling(wholes).run();
+    folders::gather_trainer_state(wholes);
+    if (kind == FolderKind::trainer) folders::Numbering(wholes).run(named);
+  });
 }
 
 }  // namespace ebb::formats

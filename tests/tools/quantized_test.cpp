@@ -119,6 +119,17 @@ TEST_F(Quantized, WeightsGoBetweenTorchAndDcp) {
   expect_same(plain, truth);
 }
 
+TEST_F(Quantized, StatesGoIntoTheFoldersOfTrainers) {
+  for (const std::string format : {"transformers", "accelerate-fsdp"}) {
+    const std::string folder = converted(fixture("dcp_w2/data"), format, {"--to", format});
+    EXPECT_TRUE(says(inspect(folder, {}).out, "1 tensor of the class OptimState8bit (torchao)"));
+    const std::string plain = converted(folder, format + ".pt", {"--to", "torch", "--dequantize"});
+    const std::string truth =
+        converted(fixture("states_truth.pt"), format + "_truth", {"--to", format});
+    expect_same(plain, converted(truth, format + "_truth.pt", {"--to", "torch"}));
+  }
+}
+
 TEST_F(Quantized, WholesHaveTheNamesThatPeopleSay) {
   const std::string renamed =
       converted(fixture("dcp_w2/data"), "r", {"--to", "dcp", "--rename", "up.weight=a.b"});
