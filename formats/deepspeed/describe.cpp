@@ -95,8 +95,8 @@ class Describer {
     ModelReader models(*checkpoint_, partitions_, 0, 1);
     EBB_TRY(models.read(stored, Rank{0}));
     constexpr std::int64_t kMostRanks = 1 << 20;
-    catalog().world = static_cast<std::uint32_t>(
-        std::min(models.facts().ranks.value_or(1), kMostRanks));
+    catalog().world =
+        static_cast<std::uint32_t>(std::min(models.facts().ranks.value_or(1), kMostRanks));
     UnshardedOptimizer optimizer(stored, *checkpoint_, partitions_);
     EBB_TRY_ASSIGN(const auto source, tree_->open(name));
     EBB_TRY(optimizer.read(source));

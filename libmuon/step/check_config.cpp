@@ -62,11 +62,11 @@ Result<> check_accelerator(const EngineConfig& config, const Columns& columns) {
   if (config.accelerator == nullptr) return {};
   // Each step compares the checksums of what it handed out: they would be copied back for it.
   if (columns.in_halves() && config.weights_on == Side::device)
-    return Error{Code::unsupported,
-                 compose("master is not kept as {} of weights that lie on {}",
-                         formats::name_of(columns.dtype(kMaster)),
-                         config.accelerator->device().name()),
-                 "keep it in fp32, or bind weights on the host"};
+    return Error{
+        Code::unsupported,
+        compose("master is not kept as {} of weights that lie on {}",
+                formats::name_of(columns.dtype(kMaster)), config.accelerator->device().name()),
+        "keep it in fp32, or bind weights on the host"};
   const DType dtype = columns.of(TileKind::momentum).front().dtype;
   if (config.accelerator->takes_momentum_in(dtype)) return {};
   return Error{Code::unsupported,

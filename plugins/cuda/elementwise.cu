@@ -112,8 +112,8 @@ __global__ void __launch_bounds__(kThreads)
 
 template <typename G>
 __global__ void __launch_bounds__(kThreads)
-    adamw_kernel(libmuon::AdamFactors f, std::uint64_t elems, const G* __restrict__ g,
-                 Weights w, float* __restrict__ exp_avg, float* __restrict__ exp_avg_sq, Out out) {
+    adamw_kernel(libmuon::AdamFactors f, std::uint64_t elems, const G* __restrict__ g, Weights w,
+                 float* __restrict__ exp_avg, float* __restrict__ exp_avg_sq, Out out) {
   struct Loaded {
     float gradient, weight, exp_avg, exp_avg_sq;
   };

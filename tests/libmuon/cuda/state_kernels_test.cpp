@@ -137,8 +137,8 @@ struct InHalves {
     done = kernels.adamw(
         std::vector<AdamRange>{{&adam, 3, at(g), at(low), at(m), at(v), at(out), at(out)}}, 0.37f,
         {{done}});
-    done = kernels.hand_out(
-        std::vector<OutRange>{{at(low), at(wide)}, {at(m), at(other)}}, {{done}});
+    done =
+        kernels.hand_out(std::vector<OutRange>{{at(low), at(wide)}, {at(m), at(other)}}, {{done}});
     done = kernels.take(std::vector<TakeRange>{{{}, at(taken)}}, {{done}});
     done.wait();
     return done;
