@@ -121,14 +121,19 @@ void change_wholes(Catalog& catalog, const std::function<void(Catalog&)>& change
   PartsOf parts;
   for (std::size_t i = 0; i < catalog.tensors.size(); ++i) {
     TensorEntry& tensor = catalog.tensors[i];
-    std::size_t at = folded.size();
-    if (is_part(tensor)) at = known.try_emplace(tensor.part_of->whole.get(), at).first->second;
-    if (at == folded.size()) {
-      folded.push_back(is_part(tensor) ? whole_of(tensor) : std::move(tensor));
+    if (!is_part(tensor)) {
+      folded.push_back(std::move(tensor));
+      numbers.push_back({i});
+      continue;
+    }
+    const Composite* const whole = tensor.part_of->whole.get();
+    const auto [at, fresh] = known.try_emplace(whole, folded.size());
+    if (fresh) {
+      folded.push_back(whole_of(tensor));
       numbers.emplace_back();
     }
-    numbers[at].push_back(i);
-    if (is_part(folded[at])) parts[folded[at].part_of->whole.get()].push_back(std::move(tensor));
+    numbers[at->second].push_back(i);
+    parts[whole].push_back(std::move(tensor));
   }
   catalog.tensors = std::move(folded);
   change(catalog);

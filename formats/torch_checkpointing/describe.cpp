@@ -205,12 +205,15 @@ Result<Metadata> metadata_in(const SourceTree& tree) {
   return read_metadata(*source);
 }
 
+bool is_folder(const SourceTree& tree) {
+  return (is_metadata(tree) && may_have_items(tree)) || are_items(tree);
+}
+
 }  // namespace
 }  // namespace torch_checkpointing
 
 bool detect_torch_checkpointing(const SourceTree& tree) {
-  using namespace torch_checkpointing;
-  return (is_metadata(tree) && may_have_items(tree)) || are_items(tree);
+  return torch_checkpointing::is_folder(tree);
 }
 
 Result<std::unique_ptr<Checkpoint>> describe_torch_checkpointing(
