@@ -179,7 +179,7 @@ TEST_F(Quantized, PlainWeightsBesideThemAreWeights) {
 }
 
 TEST_F(Quantized, PiecesThatAreNotAlikeHideNothingElse) {
-  const Outcome verified = inspect(fixture("mixed_w2/data"), {"--verify"});
+  const Outcome verified = inspect(fixture("mixed_w2/pieces"), {"--verify"});
   EXPECT_EQ(verified.exit, 4) << verified.err;
   EXPECT_TRUE(says(verified.out, "sound, 1 tensor")) << verified.out;
   EXPECT_TRUE(says(verified.out,
