@@ -197,9 +197,9 @@ bool is_job_key(std::string_view key) {
 }
 
 std::optional<JobFile> job_file(FolderKind kind, const std::string& key, TrainersOwn own) {
-  constexpr std::string_view kTrainers[] = {"python", "numpy", "cpu"};
-  constexpr std::string_view kAccelerates[] = {"random_state", "numpy_random_seed",
-                                               "torch_manual_seed"};
+  static constexpr std::string_view kTrainers[] = {"python", "numpy", "cpu"};
+  static constexpr std::string_view kAccelerates[] = {"random_state", "numpy_random_seed",
+                                                      "torch_manual_seed"};
   if (key == "rng_state" || number_between(key, "rng_state_", ""))
     return JobFile{key + ".pth", kTrainers};
   if (key == "scaler" || (key == "scheduler" && own == TrainersOwn::yes))
