@@ -150,6 +150,14 @@ constexpr Expected kExpected[] = {
     {"dcp/layout_titan", "", "dropped: tensor \"train_state.step\": neither"},
     {"dcp/layout_words", "", "dropped: tensor \"ema.shadow."},
     {"megatron_torch/", "torch", "dropped: value \"args\": holds an object of class argparse"},
+    {"torch_checkpointing/trained_w3", "", "dropped: tensor \"rng\": neither"},
+    // torch_checkpointing has files called as its entries, each cut in one of two ways.
+    {"", "torch-checkpointing", "refused: torch-checkpointing holds tensors cut by rows"},
+    {"", "torch-checkpointing", "refused: torch_checkpointing keeps each entry at the top in"},
+    {"torch_checkpointing/", "megatron", "dropped: tensor \""},
+    {"torch_checkpointing/", "deepspeed", "dropped: "},
+    // Jobs of others know no classes of torchao's.
+    {"quantized/", "", "refused: tensor 'up.weight' (exp_avg) is of the class"},
     // Megatron-FSDP without optimizer state is plain DCP.
     {"", "megatron-fsdp", "read as dcp"},
 };
