@@ -6,6 +6,7 @@
 
 #include "ebb/formats/catalog/composite.h"
 #include "ebb/formats/core/json_text.h"
+#include "ebb/formats/core/units.h"
 #include "ebb/formats/pickle/known_globals.h"
 
 namespace ebb::formats {
@@ -59,15 +60,26 @@ Value said_of(const std::vector<TensorEntry>& parts) {
   std::vector<Value> names;
   for (const TensorEntry& part : parts) names.push_back(Value::of_string(part.part_of->part));
   Value settings = Value::of_dict();
+  Value not_kept = Value::of_dict();  // names, and of which class the object is
   for (const auto& [name, value] : composite.settings)
-    settings.add(name, is_kept(value) ? value : Value::of_string("(not kept)"));
+    is_kept(value) ? settings.add(name, value)
+                   : not_kept.add(name, Value::of_string(printable(value.text)));
   return Value::of_dict({{"name", Value::of_string(whole.name)},
                          {"state", Value::of_string(whole.state)},
                          {"class", Value::of_string(composite.type)},
                          {"dtype", Value::of_string(std::string(name_of(composite.dtype)))},
                          {"shape", shape_value(composite.shape)},
                          {"parts", Value::of_list(std::move(names))},
-                         {"settings", std::move(settings)}});
+                         {"settings", std::move(settings)},
+                         {"not_kept", std::move(not_kept)}});
+}
+
+// One that is_kept() is false of.
+Value object_of(std::string type) {
+  Value value;
+  value.kind = Value::Kind::object;
+  value.text = std::move(type);
+  return value;
 }
 
 struct Said {
@@ -98,30 +110,31 @@ std::optional<Said> said_in(const Value& value) {
     if (extent.kind != Value::Kind::integer || extent.integer < 0) return std::nullopt;
     said.whole.shape.push_back(static_cast<std::uint64_t>(extent.integer));
   }
+  const auto elems = checked_volume(said.whole.shape);
+  if (!elems || !checked_mul(*elems, sizeof(double))) return std::nullopt;
   for (const Value& part : parts->items) said.parts.push_back(part.text);
   for (const auto& [key, setting] : settings->entries)
     said.whole.settings.emplace_back(key.text, setting);
+  if (const Value* not_kept = value.find("not_kept"))
+    for (const auto& [key, name_of_class] : not_kept->entries)
+      said.whole.settings.emplace_back(key.text, object_of(name_of_class.text));
   return said;
 }
 
 // Parts by their names and states.
 using Places = std::map<std::pair<std::string_view, std::string_view>, TensorEntry*>;
 
-bool take(const Said& said, const Places& places) {
+// Parts that a selection has left out are missed where the whole is made again.
+void take(const Said& said, const Places& places) {
   const auto composite = std::make_shared<const Composite>(said.whole);
   TensorEntry whole;
   whole.name = said.name;
   whole.state = said.state;
-  std::vector<std::pair<TensorEntry*, std::shared_ptr<const PartOf>>> found;
   for (const std::string& word : said.parts) {
-    auto part = std::make_shared<const PartOf>(PartOf{composite, word});
     const auto [name, state] = part_name(whole, word);
-    const auto at = places.find({name, state});
-    if (at == places.end()) return false;
-    found.emplace_back(at->second, std::move(part));
+    if (const auto at = places.find({name, state}); at != places.end())
+      at->second->part_of = std::make_shared<const PartOf>(PartOf{composite, word});
   }
-  for (auto& [tensor, part] : found) tensor->part_of = std::move(part);
-  return true;
 }
 
 }  // namespace
@@ -133,12 +146,14 @@ void take_composites(Catalog& content) {
   for (TensorEntry& tensor : content.tensors)
     places.emplace(std::pair(std::string_view(tensor.name), std::string_view(tensor.state)),
                    &tensor);
-  bool all = true;
+  std::vector<Said> all;
   for (const Value& one : value->value.items) {
-    const auto said = said_in(one);
-    all = said && take(*said, places) && all;
+    auto said = said_in(one);
+    if (!said) return;
+    all.push_back(std::move(*said));
   }
-  if (all) content.values.erase(value);
+  for (const Said& said : all) take(said, places);
+  content.values.erase(value);
 }
 
 Result<> settle_composites(const Format& to, Catalog& content) {

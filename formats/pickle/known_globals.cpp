@@ -78,8 +78,7 @@ constexpr Name kDataEnumerations[] = {
     "megatron.core.transformer.enums.InferenceCudaGraphScope",
     "megatron.core.transformer.enums.LayerType",
     "megatron.core.transformer.enums.ModelType",
-    // Of torchao's quantized tensors.
-    "torchao.quantization.quant_primitives.MappingType",
+    // Of torchao's quantized tensors. Its data classes want arguments, which a pickle of one lacks.
     "torchao.quantization.quantize_.common.kernel_preference.KernelPreference",
 };
 
@@ -97,9 +96,6 @@ constexpr Name kDataClasses[] = {
     "pathlib._local.Path",
     "pathlib._local.WindowsPath",
     "megatron.core.optimizer.optimizer_config.OptimizerConfig",
-    "torchao.quantization.granularity.PerRow",
-    "torchao.quantization.granularity.PerTensor",
-    "torchao.quantization.quantize_.workflows.int8.int8_tensor.QuantizeTensorToInt8Kwargs",
 };
 
 // Values that make a value and do nothing else: Python's and numpy's, as random states and

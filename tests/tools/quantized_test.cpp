@@ -108,15 +108,31 @@ TEST_F(Quantized, ClassesComeBackFromWhereverTheyGo) {
   }
 }
 
-// But for MXFP4's: what it says of its codes is no dtype of a tensor.
+// But for those whose classes keep objects, of which a pickle says no more than the name: MXFP4's
+// dtype, and how Int8Tensor quantises activations.
 TEST_F(Quantized, WeightsGoBetweenTorchAndDcp) {
-  const std::string dcp = converted(fixture("weights.pt"), "d", {"--to", "dcp", "-x", "mxfp4.*"});
+  const std::vector<std::string> without = {"-x", "mxfp4.*", "-x", "int8_dynamic.*"};
+  const auto to = [&](std::string format) {
+    std::vector<std::string> flags = without;
+    flags.insert(flags.end(), {"--to", std::move(format)});
+    return flags;
+  };
+  const std::string dcp = converted(fixture("weights.pt"), "d", to("dcp"));
   const std::string torch = converted(dcp, "t.pt", {"--to", "torch"});
   EXPECT_TRUE(says(inspect(torch, {}).out, "1 tensor of the class NVFP4Tensor (torchao)"));
   const std::string plain = converted(torch, "plain.pt", {"--to", "torch", "--dequantize"});
-  const std::string truth =
-      converted(fixture("weights_truth.pt"), "truth.pt", {"--to", "torch", "-x", "mxfp4.*"});
-  expect_same(plain, truth);
+  expect_same(plain, converted(fixture("weights_truth.pt"), "truth.pt", to("torch")));
+}
+
+TEST_F(Quantized, WhatIsNotKeptIsNotMadeUpOnTheWayBack) {
+  const std::string parts = converted(fixture("weights.pt"), "s", {"--to", "safetensors"});
+  for (const std::string name : {"mxfp4.weight", "int8_dynamic.weight"}) {
+    const Outcome back = convert({parts, scratch_ / "b.pt", "--to", "torch", "-k", name + ".*"});
+    EXPECT_EQ(back.exit, 4) << name;
+    EXPECT_TRUE(says(back.err, "is an object of which only the class is known")) << back.err;
+  }
+  const std::string plain = converted(parts, "plain.pt", {"--to", "torch", "--dequantize"});
+  expect_same(plain, fixture("weights_truth.pt"));
 }
 
 TEST_F(Quantized, StatesGoIntoTheFoldersOfTrainers) {
@@ -142,8 +158,9 @@ TEST_F(Quantized, WholesHaveTheNamesThatPeopleSay) {
                                 "--states", "param,exp_avg.codes"});
   EXPECT_EQ(torn.exit, 4);
   EXPECT_TRUE(says(torn.err, "1 of its 3 parts are left")) << torn.err;
-  const std::string rest = converted(fixture("weights.pt"), "x.pt",
-                                     {"--to", "torch", "-x", "nf4.weight", "-x", "mxfp4.weight"});
+  const std::string rest = converted(
+      fixture("weights.pt"), "x.pt",
+      {"--to", "torch", "-x", "nf4.weight", "-x", "mxfp4.weight", "-x", "int8_dynamic.weight"});
   EXPECT_FALSE(says(inspect(rest, {"--tensors"}).out, "nf4"));
 }
 
@@ -157,7 +174,8 @@ TEST_F(Quantized, WhatAFormatCannotHoldIsRefusedByName) {
     converted(fixture("states.pt"), std::string(format) + "_plain",
               {"--to", format, "--dequantize"});
   }
-  const Outcome fp4 = convert({fixture("weights.pt"), scratch_ / "r.pt", "--to", "torch"});
+  const Outcome fp4 =
+      convert({fixture("weights.pt"), scratch_ / "r.pt", "--to", "torch", "-k", "mxfp4.*"});
   EXPECT_EQ(fp4.exit, 4);
   EXPECT_TRUE(
       says(fp4.err, "'mxfp4.weight' (param) is of the class MXTensor (torchao): its elem_dtype"))
