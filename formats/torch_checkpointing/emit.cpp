@@ -170,6 +170,11 @@ class Emitter {
   EmitPlan plan_;
 };
 
+// And no tensor that is known by its key alone, which stays an item.
+bool is_of_a_model(const TensorEntry& tensor) {
+  return is_weight(tensor.state) && tensor.state != "tensor";
+}
+
 }  // namespace
 }  // namespace torch_checkpointing
 
@@ -177,7 +182,7 @@ void respell_for_torch_checkpointing(Catalog& content) {
   const PathItem item(std::in_place_type<std::string>, "model");
   respell_as_state_dict(content);
   for (TensorEntry& tensor : content.tensors) {
-    if (tensor.path.size() != 1 || !is_weight(tensor.state)) continue;
+    if (tensor.path.size() != 1 || !torch_checkpointing::is_of_a_model(tensor)) continue;
     tensor.path.insert(tensor.path.begin(), 1, item);
     tensor.key = joined(tensor.path);
   }

@@ -105,5 +105,19 @@ TEST(TorchCheckpointingEmit, RefusesWhatNoItemHolds) {
       << named.error().message;
 }
 
+// As torchtitan saves its model; what is known by its key alone stays an item.
+TEST(TorchCheckpointingEmit, MakesAModelAtTheTopAnItem) {
+  Catalog content;
+  for (const auto& [name, state] : {std::pair("a.b", "param"), std::pair("rng", "tensor")})
+    content.tensors.push_back(
+        {.key = name, .path = {std::string(name)}, .name = name, .state = state, .shape = {2}});
+  content.parts.models.emplace_back();
+  formats::respell_for_torch_checkpointing(content);
+  EXPECT_EQ(content.tensors[0].key, "model.a.b");
+  EXPECT_EQ(content.tensors[0].path.size(), 2u);
+  EXPECT_EQ(content.tensors[1].key, "rng");
+  EXPECT_TRUE(planned(content, {.policy = Policy::rows}).has_value());
+}
+
 }  // namespace
 }  // namespace ebb
