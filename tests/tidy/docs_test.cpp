@@ -143,11 +143,14 @@ TEST(Tidy, TheHeaderGuideListsEveryHeaderTheExampleUses) {
   EXPECT_TRUE(offenders.none());
 }
 
-TEST(Tidy, TheEmbeddingPageQuotesTheExamplesWhole) {
-  const SourceFile* page = find_file("docs/embedding.md");
-  ASSERT_NE(page, nullptr);
-  for (const char* name : {"examples/inspect_minimal/main.cpp", "examples/muon_minimal/main.cpp",
-                           "examples/swap_minimal/main.cpp"}) {
+TEST(Tidy, TheEmbeddingPagesQuoteTheExamplesWhole) {
+  const std::map<std::string, std::string> quoted = {
+      {"examples/inspect_minimal/main.cpp", "docs/embedding/linking.md"},
+      {"examples/muon_minimal/main.cpp", "docs/embedding/muon.md"},
+      {"examples/swap_minimal/main.cpp", "docs/embedding/own-optimizer.md"}};
+  for (const auto& [name, where] : quoted) {
+    const SourceFile* page = find_file(where);
+    ASSERT_NE(page, nullptr) << where;
     const SourceFile* example = find_file(name);
     ASSERT_NE(example, nullptr) << name;
     EXPECT_NE(page->text.find("```cpp\n" + example->text + "```\n"), std::string::npos) << name;
