@@ -1,6 +1,7 @@
 // Pages and build files say what is there: links, acceptance rows, the header guide, source lists.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <map>
 #include <regex>
 #include <set>
@@ -121,6 +122,34 @@ TEST(Tidy, EveryWayToBreakInputNamesATestOrSaysOpen) {
     for (int i = 1; i <= count; ++i) {
       const std::string id = letters + (i < 10 ? "0" : "") + std::to_string(i);
       if (!rows.contains(id)) offenders.add(id + ": missing");
+    }
+  }
+  EXPECT_TRUE(offenders.none());
+}
+
+// Code points: what a terminal and a reader count.
+std::size_t columns_of(const std::string& text) {
+  return static_cast<std::size_t>(
+      std::ranges::count_if(text, [](char c) { return (c & 0xC0) != 0x80; }));
+}
+
+// Prose wider than a page is read by nobody. Tables, code and where links lead may be wider;
+// `python3 tests/docs/wrap.py PAGE` fills paragraphs anew.
+TEST(Tidy, ProseOfThePagesIsAtMost110ColumnsWide) {
+  const std::regex wide_by_nature("^ *(\\||```|!\\[|<!--).*"), target("\\]\\([^)]*\\)");
+  Offenders offenders;
+  for (const SourceFile& file : source_files()) {
+    if (file.extension() != ".md" || !(file.top() == "docs" || file.path == "README.md")) continue;
+    bool fenced = false, indented = false, after_gap = true;
+    for (std::size_t i = 0; i < file.lines.size(); ++i) {
+      const std::string& line = file.lines[i];
+      const std::size_t begin = std::min(line.find_first_not_of(' '), line.size());
+      if (line.compare(begin, 3, "```") == 0) fenced = !fenced;
+      indented = line.starts_with("    ") && (indented || after_gap);
+      after_gap = line.empty() || line.starts_with("#") || (indented && after_gap);
+      if (fenced || indented || std::regex_match(line, wide_by_nature)) continue;
+      const std::size_t columns = columns_of(std::regex_replace(line, target, "]()"));
+      if (columns > 110) offenders.add(file, i + 1, std::to_string(columns) + " columns");
     }
   }
   EXPECT_TRUE(offenders.none());
