@@ -148,8 +148,8 @@ def main(convert):
         run = [convert, save, "named", "--to", "safetensors", "--names", "names"]
         subprocess.run(run, check=True, stdout=subprocess.DEVNULL)
         script = TREE / "examples/python/hf_to_titan.py"
-        subprocess.run([sys.executable, script, "named", f"{save}/config.json", f"titan/step-{SAVED}"],
-                       check=True)
+        run = [sys.executable, script, "named", f"{save}/config.json", f"titan/step-{SAVED}"]
+        subprocess.run(run, check=True)
         dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
         titan_logits, titan_losses = resumed_by_titan(Path("titan").absolute())
         moved = resumed_by_titan(Path("titan").absolute(), 1)[1]
@@ -159,7 +159,8 @@ def main(convert):
     by, wrong = distance(titan_losses, losses), distance(moved, losses)
     assert by < 1e-5, f"losses are {by:.1e} apart: {losses} {titan_losses}"
     assert wrong > 10 * by, f"moments of other rows are not seen: {wrong:.1e} against {by:.1e}"
-    print(f"OK  logits {apart:.0e} apart, {len(losses)} losses {by:.0e} (moments of other rows: {wrong:.0e})")
+    print(f"OK  logits {apart:.0e} apart, {len(losses)} losses {by:.0e}, "
+          f"with moments of other rows {wrong:.0e}")
 
 
 def distance(mine, other):
