@@ -1,6 +1,7 @@
 // Pages and build files say what is there: links, acceptance rows, the header guide, source lists.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <map>
 #include <regex>
 #include <set>
@@ -126,6 +127,34 @@ TEST(Tidy, EveryWayToBreakInputNamesATestOrSaysOpen) {
   EXPECT_TRUE(offenders.none());
 }
 
+// Code points: what a terminal and a reader count.
+std::size_t columns_of(const std::string& text) {
+  return static_cast<std::size_t>(
+      std::ranges::count_if(text, [](char c) { return (c & 0xC0) != 0x80; }));
+}
+
+// Prose wider than a page is read by nobody. Tables, code and where links lead may be wider;
+// `python3 tests/docs/wrap.py PAGE` fills paragraphs anew.
+TEST(Tidy, ProseOfThePagesIsAtMost110ColumnsWide) {
+  const std::regex wide_by_nature("^ *(\\||```|!\\[|<!--).*"), target("\\]\\([^)]*\\)");
+  Offenders offenders;
+  for (const SourceFile& file : source_files()) {
+    if (file.extension() != ".md" || !(file.top() == "docs" || file.path == "README.md")) continue;
+    bool fenced = false, indented = false, after_gap = true;
+    for (std::size_t i = 0; i < file.lines.size(); ++i) {
+      const std::string& line = file.lines[i];
+      const std::size_t begin = std::min(line.find_first_not_of(' '), line.size());
+      if (line.compare(begin, 3, "```") == 0) fenced = !fenced;
+      indented = line.starts_with("    ") && (indented || after_gap);
+      after_gap = line.empty() || line.starts_with("#") || (indented && after_gap);
+      if (fenced || indented || std::regex_match(line, wide_by_nature)) continue;
+      const std::size_t columns = columns_of(std::regex_replace(line, target, "]()"));
+      if (columns > 110) offenders.add(file, i + 1, std::to_string(columns) + " columns");
+    }
+  }
+  EXPECT_TRUE(offenders.none());
+}
+
 // A header that the example includes is part of the public face.
 TEST(Tidy, TheHeaderGuideListsEveryHeaderTheExampleUses) {
   const SourceFile* guide = find_file("docs/architecture.md");
@@ -143,11 +172,14 @@ TEST(Tidy, TheHeaderGuideListsEveryHeaderTheExampleUses) {
   EXPECT_TRUE(offenders.none());
 }
 
-TEST(Tidy, TheEmbeddingPageQuotesTheExamplesWhole) {
-  const SourceFile* page = find_file("docs/embedding.md");
-  ASSERT_NE(page, nullptr);
-  for (const char* name : {"examples/inspect_minimal/main.cpp", "examples/muon_minimal/main.cpp",
-                           "examples/swap_minimal/main.cpp"}) {
+TEST(Tidy, TheEmbeddingPagesQuoteTheExamplesWhole) {
+  const std::map<std::string, std::string> quoted = {
+      {"examples/inspect_minimal/main.cpp", "docs/embedding/linking.md"},
+      {"examples/muon_minimal/main.cpp", "docs/embedding/muon.md"},
+      {"examples/swap_minimal/main.cpp", "docs/embedding/own-optimizer.md"}};
+  for (const auto& [name, where] : quoted) {
+    const SourceFile* page = find_file(where);
+    ASSERT_NE(page, nullptr) << where;
     const SourceFile* example = find_file(name);
     ASSERT_NE(example, nullptr) << name;
     EXPECT_NE(page->text.find("```cpp\n" + example->text + "```\n"), std::string::npos) << name;
