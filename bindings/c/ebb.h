@@ -257,7 +257,8 @@ typedef struct ebb_param {
   int32_t gradient_dtype, weight_dtype; /* EBB_F32, EBB_BF16; 0: EBB_F32 */
   const char* partition;                /* NULL: cut as the model says, over all ranks */
   const ebb_on_axis* at;                /* its places on the axes that its partition leaves out */
-  const ebb_on_axis* cuts;              /* or which of its dimensions one of these cuts first */
+  const ebb_on_axis* cuts; /* or which cut it before that does, in turn: a dimension each, unevenly
+                              where it does not divide, as torch.chunk() */
   uint32_t at_count, cut_count;
 } ebb_param;
 

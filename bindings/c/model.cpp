@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <limits>
 #include <map>
+#include <optional>
 #include <utility>
 
 #include "bindings/c/arguments.h"
@@ -310,23 +311,29 @@ Result<> plan(const ebb_model* model, uint32_t rank, uint32_t world, ebb_plan* p
                 "ebb_model_plan: plan");
 }
 
-// Rows of a slice are runs of their own, of the same columns: one box.
-bool continues(const formats::Box& box, const formats::Box& next) {
-  if (box.offset.empty() || box.offset[0] + box.extent[0] != next.offset[0]) return false;
-  const auto same = [](const Shape& a, const Shape& b) {
-    return std::equal(a.begin() + 1, a.end(), b.begin() + 1, b.end());
-  };
-  return same(box.offset, next.offset) && same(box.extent, next.extent);
+// Makes one box of two that lie next to each other along one dimension, and are alike else.
+bool join(formats::Box& box, const formats::Box& next) {
+  std::optional<std::size_t> along;
+  for (std::size_t i = 0; i < box.offset.size(); ++i) {
+    if (box.offset[i] == next.offset[i] && box.extent[i] == next.extent[i]) continue;
+    if (along || box.offset[i] + box.extent[i] != next.offset[i]) return false;
+    along = i;
+  }
+  if (!along) return false;
+  for (std::size_t i = 0; i < *along; ++i)
+    if (box.extent[i] != 1) return false;  // else the elements would not be in this order
+  box.extent[*along] += next.extent[*along];
+  return true;
 }
 
+// Runs of a slice are boxes of one row each, those of a block of rows one behind the other.
 std::vector<formats::Box> boxes_of(const Shape& shape, std::span<const FlatRange> runs) {
   std::vector<formats::Box> boxes;
   for (const FlatRange run : runs)
-    for (formats::Box& box : formats::boxes_of(shape, run))
-      if (!boxes.empty() && continues(boxes.back(), box))
-        boxes.back().extent[0] += box.extent[0];
-      else
-        boxes.push_back(std::move(box));
+    for (formats::Box& box : formats::boxes_of(shape, run)) {
+      boxes.push_back(std::move(box));
+      while (boxes.size() > 1 && join(boxes[boxes.size() - 2], boxes.back())) boxes.pop_back();
+    }
   return boxes;
 }
 

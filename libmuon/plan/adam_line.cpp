@@ -23,6 +23,7 @@ void AdamLine::for_ends(const ModelLayout::Part& part, RankLoad& used, const Tak
   const Policy policy = part.layout.spec().policy;
   const bool even = policy == Policy::zero3 || policy == Policy::rows;
   const FlatRange all{0, part.slice.elems};
+  if (all.count == 0) return;
   const Layout::ShardSpan span = even ? Layout::ShardSpan{} : part.shards_of(all);
   for (std::uint32_t shard = span.first; shard <= span.last; ++shard) {
     const FlatRange held = part.held_by(shard);

@@ -36,17 +36,19 @@ struct AxisLayout {
 };
 
 // Gradients and weights lie on the same axes. Where that are not all, a parameter names its place
-// on the others, or is cut over one.
+// on the others, or is cut over them.
 struct AxisPartition {
   std::string name;
   AxisLayout gradients;  // as PartitionSpec's
   AxisLayout weights;
 };
 
-// A dimension of a parameter that is cut over an axis in equal parts, as tensor parallelism does:
-// each place on the axis has one of them, a slice, which the parameter's partition, that leaves the
-// axis out, cuts on. A matrix is whole all the same where it is orthogonalized: Newton-Schulz of
-// each slice is a Split of its spec.
+// A dimension of a parameter that is cut over an axis, as torch.chunk() cuts: each part of as many
+// places as the first, the last ones of fewer or none. Tensor parallelism does so, and FSDP of
+// experts that another axis has dealt out. Each place on the axis has one part, a slice, which the
+// next cut cuts, and in the end the parameter's partition, that leaves these axes out. A matrix is
+// whole all the same where it is orthogonalized: Newton-Schulz of each slice is a Split of its
+// spec.
 //   .axes = {{"data", 4}, {"tensor", 2}},
 //   .parts = {{"linear", {{.policy = Policy::zero3}, {"data"}}, {{.policy = Policy::zero3},
 //              {"data"}}}}

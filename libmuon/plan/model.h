@@ -22,8 +22,8 @@ struct ParamSpec {
   Shape shape;
   std::uint32_t group = 0;  // index into ModelSpec::groups
   // One of PartitionSpec::parts by its name, and where the parameter lives on the axes that one
-  // leaves out, or which of them cuts it first (one at most). Empty: cut as PartitionSpec says,
-  // over all ranks.
+  // leaves out, or which of them cut it first, one after the other. Empty: cut as PartitionSpec
+  // says, over all ranks.
   std::string partition = {};
   std::vector<Coordinate> at = {};
   std::vector<DimensionCut> cuts = {};

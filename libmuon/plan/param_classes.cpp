@@ -3,7 +3,9 @@
 #include <algorithm>
 #include <map>
 #include <optional>
+#include <span>
 #include <utility>
+#include <vector>
 
 namespace ebb::libmuon {
 namespace {
@@ -41,10 +43,10 @@ class Resolver {
     class_at(0, 0);
     for (std::uint32_t param = 0; param < model_.params.size(); ++param) EBB_TRY(add_param(param));
     for (const Partition& part : parts_) EBB_TRY(check_lists(part));
-    for (ParamClass& one : classes_) {
-      one.shards = shards_of(one.gradients);
-      if (!one.slices.empty()) fill_slices(one);
-      one.shapes = shapes_of(one);
+    for (std::size_t i = 0; i < classes_.size(); ++i) {
+      classes_[i].shards = shards_of(classes_[i].gradients);
+      if (!classes_[i].slices.empty()) fill_slices(classes_[i]);
+      classes_[i].shapes = std::make_shared<const std::vector<Shape>>(std::move(shapes_[i]));
     }
     return std::move(classes_);
   }
@@ -159,70 +161,103 @@ class Resolver {
       return usage(compose("{} names partition {}, which is none of PartitionSpec::parts", what,
                            param.partition));
     const std::uint32_t ordinal = found->params++;
-    EBB_TRY_ASSIGN(const std::optional<std::size_t> cut, cut_axis(what, param, *found));
-    EBB_TRY_ASSIGN(const std::uint32_t first, first_rank(what, param, *found, cut));
-    const std::uint32_t slices = cut ? partition_.axes[*cut].size : 1;
-    for (std::uint32_t i = 0; i < slices; ++i) {
-      const std::uint32_t ahead = cut ? i * strides_[*cut] : 0;
-      ParamClass& one = class_at(static_cast<std::uint32_t>(found - parts_.begin()), first + ahead);
+    EBB_TRY_ASSIGN(const std::vector<std::size_t> cuts, cut_axes(what, param, *found));
+    EBB_TRY_ASSIGN(const std::uint32_t first, first_rank(what, param, *found, cuts));
+    std::uint32_t boxes = 1;
+    for (const std::size_t axis : cuts) boxes *= partition_.axes[axis].size;
+    for (std::uint32_t i = 0; i < boxes; ++i) {
+      const Part part = part_of(param, cuts, i);
+      const auto of = static_cast<std::uint32_t>(found - parts_.begin());
+      const std::size_t at = class_at(of, first + part.ahead);
+      ParamClass& one = classes_[at];
       const auto take_own = [&](const Layout::Spec& all, Layout::Spec& own) {
         if (ordinal < all.owners.size()) own.owners.push_back(all.owners[ordinal]);
         if (ordinal < all.rows.size()) own.rows.push_back(all.rows[ordinal]);
       };
       take_own(found->gradients, one.gradients);
       take_own(found->weights, one.weights);
-      if (cut) add_slice(one, number, i, slices);
+      if (!cuts.empty()) EBB_TRY(add_slice(what, part.box, number, one));
+      shapes_[at].push_back(part.box.extent);
       one.params.push_back(number);
     }
     return {};
   }
 
+  struct Part {
+    Box box;
+    std::uint32_t ahead = 0;  // how many ranks behind the first box' its first one is
+  };
+  // One of the boxes that the axes cut a parameter into, one after the other, as torch.chunk()
+  // does.
+  Part part_of(const ParamSpec& param, std::span<const std::size_t> axes, std::uint32_t i) const {
+    Part part{{Shape(param.shape.size()), param.shape}};
+    for (std::size_t cut = 0; cut < axes.size(); ++cut) {
+      const std::uint32_t size = partition_.axes[axes[cut]].size, place = i % size;
+      i /= size;
+      part.ahead += place * strides_[axes[cut]];
+      std::uint64_t& extent = part.box.extent[param.cuts[cut].dimension];
+      const std::uint64_t each = formats::div_ceil(extent, std::uint64_t{size});
+      const std::uint64_t before = std::min(extent, place * each);
+      part.box.offset[param.cuts[cut].dimension] += before;
+      extent = std::min(extent - before, each);
+    }
+    return part;
+  }
+
   // Parameters that are whole are slices, too, where others of their class are.
-  void add_slice(ParamClass& one, std::uint32_t number, std::uint32_t index, std::uint32_t parts) {
-    const ParamSpec& param = model_.params[number];
+  Result<> add_slice(const std::string& what, const Box& box, std::uint32_t number,
+                     ParamClass& one) const {
+    const auto slice = Slice::of(box, model_.params[number].shape);
+    if (!slice)
+      return Error{Code::unsupported,
+                   compose("{} of shape {} is cut in three dimensions behind one that is not", what,
+                           formats::to_string(model_.params[number].shape)),
+                   "cut two of them"};
     fill_slices(one);
-    one.slices.push_back(Slice::part(param.shape, param.cuts.front().dimension, index, parts));
+    one.slices.push_back(*slice);
+    return {};
   }
   void fill_slices(ParamClass& one) const {
     for (std::size_t i = one.slices.size(); i < one.params.size(); ++i)
       one.slices.push_back(Slice::run({0, formats::volume(model_.params[one.params[i]].shape)}));
   }
 
-  // The axis that cuts a parameter before its partition does, if one does.
-  Result<std::optional<std::size_t>> cut_axis(const std::string& what, const ParamSpec& param,
-                                              const Partition& part) const {
-    if (param.cuts.empty()) return std::optional<std::size_t>();
-    if (param.cuts.size() > 1)
-      return Error{Code::unsupported, compose("{} is cut over axes {} and {}: one can", what,
-                                              param.cuts[0].axis, param.cuts[1].axis)};
-    const auto& [name, dimension] = param.cuts.front();
-    EBB_TRY_ASSIGN(const std::size_t axis, axis_for(what, name));
-    if (part.spans[axis])
-      return usage(
-          compose("double sharding of {}: {} lays it over axis {}, and ParamSpec::cuts cuts "
-                  "its dimension {} over the same",
-                  what, text_of(part), name, dimension),
-          "give it a partition that leaves the axis out, or no cut");
-    const std::uint32_t size = partition_.axes[axis].size;
-    if (dimension < param.shape.size() && param.shape[dimension] % size == 0)
-      return std::optional(axis);
-    return Error{Code::layout,
-                 compose("{} of shape {} has no dimension {} that axis {} cuts in {} equal parts",
-                         what, formats::to_string(param.shape), dimension, name, size)};
+  // The axes that cut a parameter before its partition does, as ParamSpec::cuts names them.
+  Result<std::vector<std::size_t>> cut_axes(const std::string& what, const ParamSpec& param,
+                                            const Partition& part) const {
+    std::vector<std::size_t> axes;
+    for (const auto& [name, dimension] : param.cuts) {
+      EBB_TRY_ASSIGN(const std::size_t axis, axis_for(what, name));
+      if (part.spans[axis])
+        return usage(
+            compose("double sharding of {}: {} lays it over axis {}, and ParamSpec::cuts cuts "
+                    "its dimension {} over the same",
+                    what, text_of(part), name, dimension),
+            "give it a partition that leaves the axis out, or no cut");
+      if (std::ranges::find(axes, axis) != axes.end())
+        return usage(compose("{} is cut twice over axis {}", what, name));
+      if (dimension >= param.shape.size())
+        return Error{Code::layout,
+                     compose("{} of shape {} has no dimension {} that axis {} could cut", what,
+                             formats::to_string(param.shape), dimension, name)};
+      axes.push_back(axis);
+    }
+    return axes;
   }
 
   // The lowest of the ranks that hold the parameter.
   Result<std::uint32_t> first_rank(const std::string& what, const ParamSpec& param,
-                                   const Partition& part, std::optional<std::size_t> cut) const {
+                                   const Partition& part, std::span<const std::size_t> cuts) const {
     std::vector<bool> known = part.spans;
-    if (cut) known[*cut] = true;
+    for (const std::size_t cut : cuts) known[cut] = true;
     std::uint32_t first = 0;
     for (const Coordinate& at : param.at) {
       EBB_TRY_ASSIGN(const std::size_t axis, axis_for(what, at.axis));
+      const bool is_cut = std::ranges::find(cuts, axis) != cuts.end();
       if (known[axis])
         return usage(compose("{} names a place on axis {}, {}", what, at.axis,
                              part.spans[axis] ? "all of which is spanned by " + text_of(part)
-                             : cut == axis    ? std::string("which cuts it")
+                             : is_cut         ? std::string("which cuts it")
                                               : std::string("and another before")));
       const std::uint32_t size = partition_.axes[axis].size;
       if (at.index >= size)
@@ -239,7 +274,8 @@ class Resolver {
                  "ParamSpec::at takes its place");
   }
 
-  ParamClass& class_at(std::uint32_t part, std::uint32_t first) {
+  // Its number.
+  std::size_t class_at(std::uint32_t part, std::uint32_t first) {
     const auto [found, is_new] = by_place_.try_emplace({part, first}, classes_.size());
     if (is_new) {
       ParamClass& one = classes_.emplace_back(
@@ -252,8 +288,9 @@ class Resolver {
         side->owners.clear();
         side->rows.clear();
       }
+      shapes_.emplace_back();
     }
-    return classes_[found->second];
+    return found->second;
   }
 
   // One for each of the part's parameters.
@@ -282,23 +319,13 @@ class Resolver {
     return shards;
   }
 
-  std::shared_ptr<const std::vector<Shape>> shapes_of(const ParamClass& one) const {
-    std::vector<Shape> shapes;
-    shapes.reserve(one.params.size());
-    for (const std::uint32_t param : one.params) {
-      Shape& shape = shapes.emplace_back(model_.params[param].shape);
-      for (const DimensionCut& cut : model_.params[param].cuts)
-        shape[cut.dimension] /= partition_.axes[*axis_named(cut.axis)].size;
-    }
-    return std::make_shared<const std::vector<Shape>>(std::move(shapes));
-  }
-
   const ModelSpec& model_;
   const PartitionSpec& partition_;
   const std::uint32_t world_;
   std::vector<std::uint32_t> strides_;  // by axis
   std::vector<Partition> parts_;
   std::vector<ParamClass> classes_;
+  std::vector<std::vector<Shape>> shapes_;  // by class, of what it has
   std::map<std::pair<std::uint32_t, std::uint32_t>, std::size_t> by_place_;  // partition and rank
 };
 

@@ -1,10 +1,12 @@
-// Slice: which elements of a row-major parameter a tensor of a layout is: `width` of them, one run
-// each `pitch` from `first` on, `elems` in all; in that order they are the tensor's own row-major
-// elements. A whole parameter, a run of it, or what a rank has where one dimension is cut.
+// Slice: which elements of a row-major parameter a tensor of a layout is: runs of `width` from
+// `first` on, one each `pitch`; where they come in blocks, so many of them make `block` elements,
+// one block each `block_pitch`; `elems` in all. In that order they are the tensor's own row-major
+// elements. A whole parameter, a run of it, or the box that a rank has where dimensions are cut.
 #pragma once
 
 #include <algorithm>
 #include <cstdint>
+#include <optional>
 
 #include "ebb/formats/layout/box.h"
 
@@ -12,11 +14,12 @@ namespace ebb::libmuon {
 
 struct Slice {
   std::uint64_t first = 0, width = 0, pitch = 0, elems = 0;
+  std::uint64_t block = elems, block_pitch = ~std::uint64_t{0};  // as here: one block
 
   static Slice run(FlatRange range) { return {range.first, range.count, range.count, range.count}; }
-  // Part `index` of `parts` equal ones of a dimension. REQUIRES: they are.
-  static Slice part(const Shape& shape, std::size_t dimension, std::uint32_t index,
-                    std::uint32_t parts);
+  // A box of a parameter of that shape; empty where its runs lie in blocks of blocks, which takes
+  // three dimensions that are cut behind one that has more than one place. REQUIRES: it is inside.
+  static std::optional<Slice> of(const Box& box, const Shape& shape);
 
   bool operator==(const Slice&) const = default;
   bool is_run() const { return width == elems; }
@@ -24,8 +27,9 @@ struct Slice {
   // How many of its elements lie before an element of the parameter.
   std::uint64_t before(std::uint64_t element) const {
     if (element <= first || elems == 0) return 0;
-    const std::uint64_t past = element - first;
-    return std::min(elems, past / pitch * width + std::min(width, past % pitch));
+    const std::uint64_t past = element - first, inside = past % block_pitch;
+    const std::uint64_t of_block = inside / pitch * width + std::min(width, inside % pitch);
+    return std::min(elems, past / block_pitch * block + std::min(block, of_block));
   }
   // Which of its elements lie in a range of the parameter.
   FlatRange local(FlatRange range) const {
@@ -39,7 +43,8 @@ struct Slice {
   }
   // Where one of its elements lies in the parameter.
   std::uint64_t place(std::uint64_t element) const {
-    return first + element / width * pitch + element % width;
+    const std::uint64_t inside = element % block;
+    return first + element / block * block_pitch + inside / width * pitch + inside % width;
   }
   // Where some of its elements lie in the parameter: visit(FlatRange) for each run, ascending.
   template <typename Visit>

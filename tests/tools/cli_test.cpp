@@ -2,12 +2,16 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <chrono>
+#include <thread>
 
 #include "tests/support/program.h"
 #include "tools/cli/arguments.h"
 #include "tools/cli/console.h"
 #include "tools/cli/json.h"
+#include "tools/cli/pages.h"
 #include "tools/cli/text.h"
+#include "tools/cli/transfer_line.h"
 
 namespace ebb::tools {
 namespace {
@@ -187,6 +191,69 @@ TEST(Json, CommasStandBetweenValuesOnly) {
   json.open_object().key("a").open_list().number(1).number(2).close_list();
   json.key("b").open_object().close_object().key("c").null().close_object();
   EXPECT_EQ(json.take(), "{\"a\": [1, 2], \"b\": {}, \"c\": null}\n");
+}
+
+TEST(CommandLine, APathThatIsLeftOutIsTheOneOfTheTable) {
+  static constexpr std::array kHere = {Positional{"PATH", "where", "."}};
+  constexpr Program kOptional = {"prog", "does things", kHere, kFlags, {}, {}};
+  const auto parsed = parse_command_line(kOptional, {"--json"});
+  ASSERT_TRUE(parsed) << parsed.error().message;
+  EXPECT_EQ(parsed->arguments.positional(0), ".");
+  EXPECT_EQ(shape_of(kOptional, " [FLAGS]"), "prog [FLAGS] [PATH]");
+}
+
+// The shell itself says what it would offer.
+TEST(Completion, OfBashOffersFlagsAndTheirWords) {
+  const std::string script = completion_script(kProgram, "bash");
+  const auto offered = [&](const std::string& words, int at) {
+    const auto said = test_support::run_program(
+        "/bin/bash", {"-c", script + "\nCOMP_WORDS=(prog " + words + "); COMP_CWORD=" +
+                                std::to_string(at) + "; _prog 2>&1; echo \"${COMPREPLY[*]}\""});
+    EXPECT_EQ(said.err, "");
+    return said.out;
+  };
+  EXPECT_EQ(offered("--me", 1), "--memory\n");
+  EXPECT_EQ(offered("--partition ''", 2), "rows zero3\n");
+  EXPECT_EQ(offered("-p z", 2), "zero3\n");
+  EXPECT_EQ(offered("--", 1),
+            "--json --threads --memory --partition --key --help --version --completion --man\n");
+  EXPECT_EQ(offered("pa", 1), "\n");  // a path: the shell's own
+}
+
+TEST(Completion, OfZshSaysWhatEachFlagTakes) {
+  const std::string script = completion_script(kProgram, "zsh");
+  for (const std::string_view line : {"#compdef prog\n", "  --json'[j]'",
+                                      "  '(-p --partition)'{-p+,--partition=}'[p]:P:(rows zero3)'",
+                                      "  '*'{-k+,--key=}'[k]:GLOB:_files'", "  '1:PATH:_files'"})
+    EXPECT_NE(script.find(line), std::string::npos) << line << "\n" << script;
+}
+
+TEST(Manual, HasEveryFlagAndNoRequestOfItsWords) {
+  static constexpr std::array kOdd = {
+      flag("G", "-d, --dot WORD", ".so /etc/passwd", "'quoted' a-b \\n")};
+  const std::string page = manual_page({"prog", "does things", kPositionals, kOdd, {}, {}});
+  EXPECT_NE(page.find(".TP\n\\fB\\-d\\fR, \\fB\\-\\-dot\\fR \\fIWORD\\fR\n\\&.so /etc/passwd\n"),
+            std::string::npos)
+      << page;
+  EXPECT_NE(page.find("\\&'quoted' a\\-b \\en\n"), std::string::npos) << page;
+}
+
+// What somebody reads meanwhile: programs a document a line, nobody else anything.
+TEST(Transfer, IsToldToProgramsAndNotToTheQuiet) {
+  const auto said = [](bool quiet) {
+    testing::internal::CaptureStderr();
+    Console console("prog");  // behind that: it looks whether stderr is a terminal
+    console.speak_json();
+    if (quiet) console.be_quiet();
+    TransferLine line(console, "reading");
+    std::this_thread::sleep_for(std::chrono::milliseconds(110));
+    line.now({.bytes = 1, .of = 4});
+    line.now({.bytes = 2, .of = 4});  // too soon
+    return testing::internal::GetCapturedStderr();
+  };
+  EXPECT_EQ(said(false),
+            "{\"schema\": \"ebb.progress/1\", \"doing\": \"reading\", \"bytes\": 1, \"of\": 4}\n");
+  EXPECT_EQ(said(true), "");
 }
 
 }  // namespace

@@ -54,6 +54,27 @@ TEST(InspectHelp, LongFormNamesExitCodesAndFormats) {
   EXPECT_NE(run.out.find("  safetensors          one file"), std::string::npos);
 }
 
+TEST(InspectUsage, WithoutAPathItIsTheFolderOneStandsIn) {
+  const Outcome there = inspect({kHsdp});
+  const Outcome here = run_program(
+      "/bin/sh", {"-c", std::string("cd ") + kHsdp + " && exec " EBB_BIN "/ckpt-inspect"});
+  ASSERT_EQ(here.exit, 0) << here.err;
+  EXPECT_EQ(here.out, "." + there.out.substr(there.out.find(':')));
+}
+
+TEST(InspectUsage, QuietAnswersByTheExitCode) {
+  const Outcome same = inspect({kHsdp, "--diff", kHsdp, "-q"});
+  EXPECT_EQ(same.exit, 0);
+  EXPECT_EQ(same.out + same.err, "");
+  const Outcome other = inspect({kHsdp, "-q", "--diff", kSharded});
+  EXPECT_EQ(other.exit, 1);
+  EXPECT_EQ(other.out + other.err, "");
+  const Outcome none = inspect({"no such folder", "--quiet"});
+  EXPECT_EQ(none.exit, 2);
+  EXPECT_EQ(none.out, "");
+  EXPECT_NE(none.err.find("no such folder"), std::string::npos);
+}
+
 TEST(InspectUsage, UnknownFlagsGetASuggestion) {
   const Outcome run = inspect({"--shard", kSharded});
   EXPECT_EQ(run.exit, 2);

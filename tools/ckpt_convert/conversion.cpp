@@ -15,13 +15,13 @@
 #include "ebb/libswap/read/in_parallel.h"
 #include "ebb/libswap/tree/file_tree.h"
 #include "tools/ckpt_convert/order.h"
-#include "tools/ckpt_convert/progress.h"
 #include "tools/ckpt_convert/read_back.h"
 #include "tools/cli/beside.h"
 #include "tools/cli/checkpoints.h"
 #include "tools/cli/paths.h"
 #include "tools/cli/program.h"
 #include "tools/cli/text.h"
+#include "tools/cli/transfer_line.h"
 
 namespace ebb::tools::convert {
 
@@ -228,7 +228,8 @@ Result<Prepared> prepare(const Request& request) {
 Result<Outcome> carry_out(Console& console, const Request& request, const Prepared& prepared) {
   EBB_TRY_ASSIGN(auto chosen, libswap::open_backend(libswap::BackendChoice::automatic));
   EBB_TRY_ASSIGN(const auto io, libswap::IoQueue::start(std::move(chosen.backend), {}));
-  Progress progress(console);
+  TransferLine progress(console, "writing");
+  std::uint64_t total = 0;
   const ReadBack read_back(prepared.conversion, readers_within(request, prepared.conversion.plan));
   Outcome outcome;
   libswap::WriteOptions options;
@@ -242,10 +243,14 @@ Result<Outcome> carry_out(Console& console, const Request& request, const Prepar
   options.source_identity = prepared.files_before.identity() +
                             prepared.conversion.content->identity() +
                             (request.quantized == Quantized::made_plain ? " dequantized" : "");
-  options.progress = [&](const libswap::WriteProgress& now) { progress.written(now); };
+  options.progress = [&](const libswap::WriteProgress& now) {
+    total = now.bytes_total;
+    progress.now({.bytes = now.bytes_done, .of = total, .found = now.bytes_found});
+  };
   options.check = [&](const fs::path& directory,
                       std::span<const std::uint64_t> fingerprints) -> Result<> {
-    progress.reading_back();
+    progress.line().say("reading back");
+    progress.line().tell("reading back", 0, total);
     if (request.dropping == Dropping::allowed) {
       EBB_TRY_ASSIGN(outcome.rounded_otherwise, read_back.rounded_otherwise());
     }
@@ -255,7 +260,7 @@ Result<Outcome> carry_out(Console& console, const Request& request, const Prepar
   auto report =
       libswap::write_checkpoint(*io, *prepared.conversion.content, prepared.conversion.plan,
                                 trimmed(request.destination), options);
-  progress.clear();
+  console.clear_line();
   // What looks like damage may be a file of which one half is new.
   if (!report && is_damage(report.error()))
     EBB_TRY(check_unchanged(prepared.source->catalog(), prepared.files_before));

@@ -105,6 +105,7 @@ constexpr std::array kFlags = {
         .as(FlagType::size)
         .or_else("128MiB"),
     flag(kHow, "--json", "for programs: one JSON document"),
+    quiet_flag(kHow),
 };
 
 constexpr std::array kExamples = {

@@ -11,7 +11,7 @@ constexpr std::string_view kFilters = "Which tensors";
 constexpr std::string_view kOutput = "How";
 
 constexpr std::array kPositionals = {
-    Positional{"PATH", "a checkpoint's directory, a single file, or a swap store"}};
+    Positional{"PATH", "a checkpoint's directory, a single file, or a swap store", "."}};
 
 constexpr std::array kFlags = {
     flag(kModes, "-l, --tensors", "every tensor and value",
@@ -50,6 +50,7 @@ constexpr std::array kFlags = {
     flag(kFilters, "--state NAME", "param, master, momentum_buffer, ...; repeatable").many(),
     flag(kFilters, "-r, --rank R", "only what this rank wrote").as(FlagType::count),
     flag(kOutput, "--json", "for programs: one JSON document"),
+    quiet_flag(kOutput),
     flag(kOutput, "-n, --limit N", "at most N lines of a list").as(FlagType::count),
 };
 

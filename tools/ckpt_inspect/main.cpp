@@ -10,6 +10,7 @@
 #include "tools/cli/mains.h"
 #include "tools/cli/run.h"
 #include "tools/cli/text.h"
+#include "tools/cli/watched_checkpoint.h"
 
 namespace ebb {
 
@@ -98,6 +99,27 @@ Result<Exit> show(Console& console, const View& view, const Arguments& arguments
   return show_summary(console, view);
 }
 
+// What the modes do that read all that is selected; "" of others.
+std::string_view reading_of(const Arguments& arguments, std::string_view mode) {
+  if (mode == "verify") return "verifying";
+  if (mode == "stats") return "reading";
+  if (mode == "diff") return "comparing";
+  return arguments.has("digest") ? "hashing" : "";
+}
+
+// The same, and says meanwhile how far it is.
+Result<Exit> show_watched(Console& console, const View& view, const Arguments& arguments,
+                          std::string_view mode) {
+  const std::string_view doing = reading_of(arguments, mode);
+  if (doing.empty()) return show(console, view, arguments, mode);
+  TransferLine line(console, doing);
+  Transferred so_far;
+  for (const TensorEntry* tensor : view.tensors) so_far.of += bytes_of(*tensor, view.selection);
+  const WatchedCheckpoint checkpoint(view.checkpoint, line, so_far);
+  const View watched{view.path, checkpoint, view.tensors, view.selection, view.output, view.limit};
+  return show(console, watched, arguments, mode);
+}
+
 // `checkpoint` takes what was described.
 Result<Exit> work(Console& console, const Arguments& arguments,
                   std::unique_ptr<Checkpoint>& checkpoint) {
@@ -112,7 +134,7 @@ Result<Exit> work(Console& console, const Arguments& arguments,
   if (!described) return show_undescribed(console, arguments, mode, described.error());
   checkpoint = std::move(*described);
   EBB_TRY_ASSIGN(const View view, view_of(path, *checkpoint, arguments));
-  EBB_TRY_ASSIGN(const Exit exit, show(console, view, arguments, mode));
+  EBB_TRY_ASSIGN(const Exit exit, show_watched(console, view, arguments, mode));
   const auto unsafe = formats::unsafe_values(checkpoint->catalog());
   if (!unsafe.empty()) return unsafe_error(path, unsafe);
   EBB_TRY(check_read(view));

@@ -23,7 +23,7 @@ Error usage(const Program& program, std::string message) {
 
 class ArgumentParser {
  public:
-  explicit ArgumentParser(const Program& program) : program_(program) {}
+  explicit ArgumentParser(const Program& program) : program_(program), flags_(all_flags(program)) {}
 
   Result<Invocation> run(const std::vector<std::string>& words) {
     Invocation invocation;
@@ -40,25 +40,30 @@ class ArgumentParser {
           invocation.arguments.positionals_.push_back(word);
         continue;
       }
-      if (option.string_key == "help" || option.string_key == "version") {
-        invocation.wanted = option.string_key == "version" ? Invocation::Wanted::version
-                            : option.original_tokens.front().starts_with("--")
-                                ? Invocation::Wanted::full_help
-                                : Invocation::Wanted::brief_help;
-        return invocation;
-      }
       EBB_TRY(take(option, invocation.arguments));
+      invocation.wanted = wanted_by(option);
+      if (invocation.wanted == Invocation::Wanted::completion)
+        invocation.shell = option.value.front();
+      if (invocation.wanted != Invocation::Wanted::work) return invocation;
     }
-    EBB_TRY(check_positionals(invocation.arguments.positionals_));
+    EBB_TRY(fill_positionals(invocation.arguments.positionals_));
     return invocation;
   }
 
  private:
+  static Invocation::Wanted wanted_by(const po::option& option) {
+    if (option.string_key == "version") return Invocation::Wanted::version;
+    if (option.string_key == "man") return Invocation::Wanted::manual;
+    if (option.string_key == "completion") return Invocation::Wanted::completion;
+    if (option.string_key != "help") return Invocation::Wanted::work;
+    return option.original_tokens.front().starts_with("--") ? Invocation::Wanted::full_help
+                                                            : Invocation::Wanted::brief_help;
+  }
+
   // The only place where a library's exceptions are met; they stay inside.
   Result<po::parsed_options> parse(const std::vector<std::string>& words) const {
     po::options_description options;
-    options.add_options()("help,h", "")("version,V", "");
-    for (const Flag& flag : program_.flags) {
+    for (const Flag& flag : flags_) {
       std::string name(flag.name);
       if (flag.letter != '\0') (name += ',') += flag.letter;
       if (flag.type == FlagType::on) {
@@ -90,8 +95,8 @@ class ArgumentParser {
   }
 
   Error unknown(const std::string& option) const {
-    std::vector<std::string> names = {"help", "version"};
-    for (const Flag& flag : program_.flags) names.emplace_back(flag.name);
+    std::vector<std::string> names;
+    for (const Flag& flag : flags_) names.emplace_back(flag.name);
     const std::string_view name = std::string_view(option).substr(0, option.find('='));
     Error error = usage(program_, "unknown flag " + printable(name));
     const auto bare = name.substr(std::min(name.find_first_not_of('-'), name.size()));
@@ -110,9 +115,8 @@ class ArgumentParser {
   }
 
   Result<> take(const po::option& option, Arguments& arguments) const {
-    const auto flag = std::find_if(program_.flags.begin(), program_.flags.end(),
-                                   [&](const Flag& f) { return f.name == option.string_key; });
-    EBB_CHECK(flag != program_.flags.end());
+    const auto flag = std::ranges::find(flags_, option.string_key, &Flag::name);
+    EBB_CHECK(flag != flags_.end());
     std::vector<std::string>& values = arguments.values_[std::string(flag->name)];
     if (!values.empty() && flag->repeat == Repeat::once)
       return usage(program_, compose("--{} is given twice", flag->name));
@@ -141,9 +145,12 @@ class ArgumentParser {
     return error;
   }
 
-  Result<> check_positionals(const std::vector<std::string>& found) const {
+  Result<> fill_positionals(std::vector<std::string>& found) const {
     for (const std::string& word : found)
       if (word.empty()) return usage(program_, "an empty path");
+    for (const Positional& one :
+         program_.positionals.subspan(std::min(found.size(), program_.positionals.size())))
+      if (!one.default_value.empty()) found.emplace_back(one.default_value);
     if (found.size() < program_.positionals.size()) {
       Error error =
           usage(program_, compose("{} is missing", program_.positionals[found.size()].metavar));
@@ -157,6 +164,7 @@ class ArgumentParser {
   }
 
   const Program& program_;
+  const std::vector<Flag> flags_;
 };
 
 bool Arguments::has(std::string_view flag) const { return values_.find(flag) != values_.end(); }

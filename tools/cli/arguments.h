@@ -30,8 +30,9 @@ class Arguments {
 };
 
 struct Invocation {
-  enum class Wanted : std::uint8_t { work, brief_help, full_help, version };
+  enum class Wanted : std::uint8_t { work, brief_help, full_help, version, manual, completion };
   Wanted wanted = Wanted::work;
+  std::string shell;  // whose completion
   Arguments arguments;
 };
 

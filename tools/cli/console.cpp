@@ -96,7 +96,8 @@ std::string Console::bad(std::string_view text) const {
 
 void Console::print(std::string_view text) {
   printed_ = true;
-  if (output_error_ != 0) return;
+  clear_line();
+  if (output_error_ != 0 || quiet_) return;
   if (std::fwrite(text.data(), 1, text.size(), stdout) != text.size()) output_error_ = errno;
 }
 
@@ -106,6 +107,7 @@ void Console::print_now(std::string_view text) {
 }
 
 Exit Console::fail(const Error& error) {
+  clear_line();
   if (json_ && !printed_) print(error_document(error, exit_for(error.code)));
   std::fflush(stdout);
   std::fprintf(stderr, "%s: error: %s\n", program_.c_str(), one_line(error.message).c_str());
@@ -114,8 +116,20 @@ Exit Console::fail(const Error& error) {
 }
 
 void Console::warn(std::string_view message) {
+  clear_line();
   std::fflush(stdout);
   std::fprintf(stderr, "%s: %s\n", program_.c_str(), one_line(message).c_str());
+}
+
+void Console::draw_line(std::string_view text) {
+  std::fprintf(stderr, "\r%s\x1b[K", std::string(text).c_str());
+  std::fflush(stderr);
+  line_drawn_ = true;
+}
+
+void Console::clear_line() {
+  if (line_drawn_) draw_line("");
+  line_drawn_ = false;
 }
 
 Exit Console::finish(Exit exit) {

@@ -39,9 +39,16 @@ class Console {
   // unless this run has written one already.
   void speak_json() { json_ = true; }
   bool speaks_json() const { return json_; }
+  // From here on nothing is said but errors.
+  void be_quiet() { quiet_ = true; }
+  bool is_quiet() const { return quiet_; }
   // "program: error: message" and "hint: ...", control characters escaped.
   Exit fail(const Error& error);
   void warn(std::string_view message);
+  // One line on stderr, a terminal, in the place of the one before; gone before anything else is
+  // said.
+  void draw_line(std::string_view text);
+  void clear_line();
 
   bool errors_are_terminal() const { return errors_are_terminal_; }
   // Green and red on a terminal that wants colours, as it is elsewhere: for verdicts only.
@@ -54,7 +61,9 @@ class Console {
   std::string program_;
   bool errors_are_terminal_ = false;
   bool json_ = false;
+  bool quiet_ = false;
   bool printed_ = false;
+  bool line_drawn_ = false;
   int output_error_ = 0;  // errno of the first write that failed
   Colour colour_ = Colour::off;
 };

@@ -12,6 +12,7 @@ namespace {
 
 constexpr std::size_t kWidth = 80;
 constexpr std::string_view kVersion = EBB_VERSION;
+constexpr std::array<std::string_view, 2> kShells = {"bash", "zsh"};
 
 // Words of `text` in lines of at most kWidth, every line indented.
 std::string wrapped(std::string_view text, std::size_t indent) {
@@ -74,15 +75,17 @@ std::string exits_text(const Program& program) {
   return out;
 }
 
+}  // namespace
+
 std::vector<Flag> all_flags(const Program& program) {
   std::vector<Flag> flags(program.flags.begin(), program.flags.end());
   flags.push_back(flag("Other", "-h, --help", "-h in short, --help in full"));
   flags.push_back(flag("Other", "-V, --version",
                        program.formats == Formats::listed ? "version and formats" : "version"));
+  flags.push_back(flag("Other", "--completion SHELL", "print a completion script").one_of(kShells));
+  flags.push_back(flag("Other", "--man", "print the manual page"));
   return flags;
 }
-
-}  // namespace
 
 bool is_read_here(const formats::Format& format) {
   const std::string_view reader = format.traits().reader_program;
@@ -95,7 +98,8 @@ bool is_read_here(const formats::Format& format) {
 std::string shape_of(const Program& program, std::string_view flags) {
   std::string out = compose("{}{}", program.name, flags);
   for (const Positional& positional : program.positionals)
-    out.append(" ").append(positional.metavar);
+    out += positional.default_value.empty() ? compose(" {}", positional.metavar)
+                                            : compose(" [{}]", positional.metavar);
   return out;
 }
 
@@ -112,7 +116,9 @@ std::string help_text(const Program& program, HelpLength length) {
   for (const Positional& positional : program.positionals) {
     std::string head = compose("  {}", positional.metavar);
     head.resize(std::max<std::size_t>(head.size() + 2, 12), ' ');
-    out += compose("{}{}\n", head, positional.line);
+    out += compose("{}{}", head, positional.line);
+    if (!positional.default_value.empty()) out += compose(" [{}]", positional.default_value);
+    out += '\n';
   }
   const std::vector<Flag> flags = all_flags(program);
   std::size_t column = 0;

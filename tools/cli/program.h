@@ -1,5 +1,6 @@
 // A command line program as one table: its flags, examples and exit codes. The table feeds
-// Boost.Program_options and writes the help; nothing about a flag is said twice.
+// Boost.Program_options and writes the help, the manual page and completions (pages.h); nothing
+// about a flag is said twice.
 #pragma once
 
 #include <array>
@@ -8,6 +9,7 @@
 #include <string>
 #include <string_view>
 #include <utility>
+#include <vector>
 
 namespace ebb::formats {
 class Format;
@@ -75,6 +77,11 @@ constexpr Flag flag(std::string_view group, std::string_view spelling, std::stri
   return std::move(flag).as(FlagType::text);
 }
 
+// Of programs whose answer may be the exit code alone.
+constexpr Flag quiet_flag(std::string_view group) {
+  return flag(group, "-q, --quiet", "say nothing but errors: the exit code is the answer");
+}
+
 // What --help says more of --model, in every program that reads state dicts.
 constexpr std::string_view kModelKey =
     "In dcp and torch both are found by what lies where, whatever they are called; what is "
@@ -84,6 +91,7 @@ constexpr std::string_view kModelKey =
 struct Positional {
   std::string_view metavar;
   std::string_view line;
+  std::string_view default_value = {};  // empty: required; else those behind it have one, too
 };
 
 struct Example {
@@ -127,8 +135,8 @@ enum class Formats : std::uint8_t { listed, none };
 struct Program {
   std::string_view name;
   std::string_view summary;
-  std::span<const Positional> positionals;  // all required
-  std::span<const Flag> flags;              // besides --help and --version, which every program has
+  std::span<const Positional> positionals;
+  std::span<const Flag> flags;  // besides --help and --version, which every program has
   std::span<const Example> examples;
   std::string_view closing;  // the last paragraph of --help
   Formats formats = Formats::listed;
@@ -136,7 +144,9 @@ struct Program {
 };
 
 enum class HelpLength : std::uint8_t { brief, full };  // -h, --help
-// "ckpt-convert SRC DST": the program and what it always takes, `flags` between them.
+// Those of the table, and what every program has.
+std::vector<Flag> all_flags(const Program& program);
+// "ckpt-convert SRC DST", "ckpt-inspect [PATH]": the program and its arguments, `flags` between.
 std::string shape_of(const Program& program, std::string_view flags);
 std::string help_text(const Program& program, HelpLength length);
 std::string version_text(const Program& program);

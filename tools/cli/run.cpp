@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "ebb/libswap/sys/confine.h"
+#include "tools/cli/pages.h"
 
 namespace ebb::tools {
 namespace {
@@ -26,9 +27,16 @@ Exit run_work(const Program& program, Console& console, const std::vector<std::s
     case Invocation::Wanted::version:
       console.print(version_text(program));
       return Exit::success;
+    case Invocation::Wanted::manual:
+      console.print(manual_page(program));
+      return Exit::success;
+    case Invocation::Wanted::completion:
+      console.print(completion_script(program, invocation->shell));
+      return Exit::success;
     case Invocation::Wanted::work:
       break;
   }
+  if (invocation->arguments.has("quiet")) console.be_quiet();
   const auto exit = work(console, invocation->arguments);
   return exit ? *exit : console.fail(exit.error());
 }

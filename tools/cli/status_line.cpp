@@ -7,10 +7,12 @@
 
 namespace ebb::tools {
 
-StatusLine::StatusLine(const Console& console)
-    : reader_(console.errors_are_terminal() ? Reader::person
-              : console.speaks_json()       ? Reader::program
-                                            : Reader::nobody),
+StatusLine::StatusLine(Console& console)
+    : console_(console),
+      reader_(console.is_quiet()              ? Reader::nobody
+              : console.errors_are_terminal() ? Reader::person
+              : console.speaks_json()         ? Reader::program
+                                              : Reader::nobody),
       last_(Clock::now()) {}
 
 bool StatusLine::due() {
@@ -21,10 +23,7 @@ bool StatusLine::due() {
 }
 
 void StatusLine::say(std::string_view what) {
-  if (reader_ != Reader::person) return;
-  std::fprintf(stderr, "\r%s\x1b[K", std::string(what).c_str());
-  std::fflush(stderr);
-  drawn_ = true;
+  if (reader_ == Reader::person) console_.draw_line(what);
 }
 
 void StatusLine::tell(std::string_view doing, std::uint64_t bytes, std::uint64_t of) {
@@ -33,11 +32,6 @@ void StatusLine::tell(std::string_view doing, std::uint64_t bytes, std::uint64_t
   json.open_object().put("schema", "ebb.progress/1").put("doing", doing);
   json.put("bytes", bytes).put("of", of).close_object();
   std::fputs(json.take().c_str(), stderr);
-}
-
-void StatusLine::clear() {
-  if (drawn_) say("");
-  drawn_ = false;
 }
 
 }  // namespace ebb::tools

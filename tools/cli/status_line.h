@@ -12,22 +12,21 @@ namespace ebb::tools {
 
 class StatusLine {
  public:
-  explicit StatusLine(const Console& console);
+  explicit StatusLine(Console& console);
 
   // Whether to say something: where somebody reads it, and at most ten times a second.
   bool due();
   void say(std::string_view what);  // to people
   // To programs: {"schema": "ebb.progress/1", "doing": "writing", "bytes": 1, "of": 2}.
   void tell(std::string_view doing, std::uint64_t bytes, std::uint64_t of);
-  void clear();
 
  private:
   using Clock = std::chrono::steady_clock;
 
   enum class Reader : std::uint8_t { nobody, person, program };
 
-  Reader reader_ = Reader::nobody;
-  bool drawn_ = false;
+  Console& console_;
+  const Reader reader_;
   Clock::time_point last_;
 };
 

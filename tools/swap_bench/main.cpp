@@ -112,7 +112,6 @@ Result<Exit> work(Console& console, const Arguments& arguments) {
   EBB_TRY_ASSIGN(const std::optional<State> state, state_of(arguments));
   StatusLine status(console);
   const Result<Sweep> sweep = run_sweep(options, status);
-  status.clear();
   if (!sweep) return sweep.error();
   std::optional<Step> step;
   if (state) step = step_of(*state, advice_of(*sweep).use.rates);

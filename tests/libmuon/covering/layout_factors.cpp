@@ -1,5 +1,6 @@
 // Who has what: ranks, partitions, and how gradients come.
 #include <algorithm>
+#include <tuple>
 
 #include "tests/libmuon/covering/runs.h"
 #include "tests/libmuon/support/world.h"
@@ -63,6 +64,34 @@ void cut_slices(Run& run) {
   }
 }
 
+// Dimensions cut by two axes, one after the other, most of them unevenly; some places have nothing.
+void cut_boxes(Run& run) {
+  const std::uint32_t deal = two_if_even(run.ranks), rest = run.ranks / deal;
+  const std::uint32_t data = rest % 4 == 0 ? 2 : 1, tensor = rest / data;
+  run.copies = deal * tensor;
+  const Layout::Spec spec{.policy = Policy::zero3, .align_elems = 4};
+  const AxisLayout boxes{spec, {"data"}, {}}, others{spec, {"data"}, {"deal", "tensor"}};
+  auto& partition = run.config.partition;
+  partition.axes = {{"deal", deal}, {"tensor", tensor}, {"data", data}};
+  partition.parts = {{"boxes", boxes, boxes}, {"others", others, others}};
+  for (libmuon::ParamSpec& param : run.config.model.params) {
+    param.partition = "others";
+    for (const auto& [name, of_deal, of_tensor] : {std::tuple{"emb", 0u, 1u},
+                                                   {"qkv", 0u, 0u},
+                                                   {"down", 0u, 1u},
+                                                   {"stack", 0u, 1u},
+                                                   {"pile", 1u, 2u},
+                                                   {"odd", 0u, 1u},
+                                                   {"row", 0u, 1u},
+                                                   {"conv", 0u, 1u},
+                                                   {"prime", 1u, 0u}})
+      if (param.name == name) {
+        param.partition = "boxes";
+        param.cuts = {{"deal", of_deal}, {"tensor", of_tensor}};
+      }
+  }
+}
+
 void weights_whole(Run& run) {
   auto& partition = run.config.partition;
   for (libmuon::AxisPartition& part : partition.parts)
@@ -94,7 +123,8 @@ std::vector<FactorOfRuns> factors_of_layout() {
            const std::uint32_t copies = two_if_even(run.ranks);
            cut_experts(run, Policy::rows, copies, two_if_even(run.ranks / copies));
          }},
-        {"slices", cut_slices}}},
+        {"slices", cut_slices},
+        {"boxes", cut_boxes}}},
       {{{"weights alike", [](Run&) {}}, {"weights whole", weights_whole}}},
       {{{"state at owners",
          [](Run& run) { run.config.partition.placement = libmuon::Placement::owner; }},

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <array>
 #include <map>
 #include <set>
 #include <string>
@@ -374,22 +375,30 @@ const std::vector<Refused>& refused_cuts() {
        "parameter expert.0.up names a place on axis expert, which cuts it"},
       {[](auto& m, auto&) { m.params[3].cuts = {{"rack", 1}}; }, Code::usage,
        "parameter expert.0.up names axis rack, which is none of the world's: expert 2 x data 2"},
-      {[](auto& m, auto&) { m.params[3].cuts = {{"expert", 0}, {"data", 1}}; }, Code::unsupported,
-       "parameter expert.0.up is cut over axes expert and data: one can"},
+      {[](auto& m, auto&) {
+         m.params[3].at.clear();
+         m.params[3].cuts = {{"expert", 0}, {"expert", 1}};
+       },
+       Code::usage, "parameter expert.0.up is cut twice over axis expert"},
       {[](auto& m, auto&) {
          m.params[3].at.clear();
          m.params[3].cuts = {{"expert", 2}};
        },
        Code::layout,
-       "parameter expert.0.up of shape [96, 24] has no dimension 2 that axis expert cuts in 2 "
-       "equal parts"},
-      {[](auto& m, auto&) {
-         m.params[5].at.clear();
-         m.params[5].cuts = {{"expert", 0}};
+       "parameter expert.0.up of shape [96, 24] has no dimension 2 that axis expert could cut"},
+      {[](auto& m, auto& partition) {
+         partition.axes = {{"expert", 2}, {"a", 2}, {"b", 2}, {"data", 1}};
+         m.params[5].shape = {2, 4, 4, 4};
+         m.params[5].cuts = {{"a", 1}, {"b", 2}, {"expert", 3}};
+         for (auto& param : m.params) {
+           param.partition = "experts";
+           param.at.clear();
+           if (param.cuts.empty()) param.at = {{"expert", 0}, {"a", 0}, {"b", 0}};
+         }
        },
-       Code::layout,
-       "parameter expert.0.prime of shape [31, 13] has no dimension 0 that axis expert cuts in 2 "
-       "equal parts"},
+       Code::unsupported,
+       "parameter expert.0.prime of shape [2, 4, 4, 4] is cut in three dimensions behind one that "
+       "is not"},
   };
   return all;
 }
@@ -410,6 +419,65 @@ void expect_refusals(const std::vector<Refused>& all) {
 TEST(Axes, ThatCannotBeAreRefusedByName) { expect_refusals(refused_worlds()); }
 
 TEST(Axes, CutsThatCannotBeAreRefusedByName) { expect_refusals(refused_cuts()); }
+
+// What torch.chunk() cuts off for a place: as many as the first has, while there are some.
+std::pair<std::uint64_t, std::uint64_t> chunk(std::uint64_t extent, std::uint32_t places,
+                                              std::uint32_t place) {
+  const std::uint64_t each = (extent + places - 1) / places;
+  const std::uint64_t first = std::min(extent, each * place);
+  return {first, std::min(extent, first + each)};
+}
+
+// Element by element, of parameters that do not divide: who has it, and where in its buffer.
+TEST(Axes, CutsOneAfterTheOtherAreTheBoxesOfTorchsChunks) {
+  const std::vector<Axis> axes = {{"a", 3}, {"b", 2}, {"data", 2}};
+  const auto places = [](std::uint32_t rank) {
+    return std::array{rank / 4, rank / 2 % 2, rank % 2};
+  };
+  struct Case {
+    Shape shape;
+    std::vector<DimensionCut> cuts;
+  };
+  for (const Case& c :
+       {Case{{7, 5}, {{"a", 0}, {"b", 1}}}, Case{{7, 5}, {{"b", 0}, {"a", 0}}},
+        Case{{4, 3, 5}, {{"b", 0}, {"a", 2}}}, Case{{2, 4, 5}, {{"a", 1}, {"b", 2}}},
+        Case{{2, 3}, {{"a", 0}, {"b", 1}}}, Case{{5, 1}, {{"b", 1}, {"a", 0}}}}) {
+    const AxisLayout over{{.policy = Policy::zero3}, {"data"}};
+    ModelSpec model{{{"w", c.shape, 0, "boxes", {}, c.cuts}}, {AdamSpec{}}};
+    PartitionSpec partition{.axes = axes, .parts = {{"boxes", over, over}}};
+    for (std::uint32_t rank = 0; rank < 12; ++rank) {
+      std::vector<std::pair<std::uint64_t, std::uint64_t>> box;
+      for (const std::uint64_t extent : c.shape) box.emplace_back(0, extent);
+      for (const DimensionCut& cut : c.cuts) {
+        auto& [first, end] = box[cut.dimension];
+        const bool is_a = cut.axis == "a";
+        const auto [begin, behind] = chunk(end - first, is_a ? 3 : 2, places(rank)[is_a ? 0 : 1]);
+        end = first + behind;
+        first += begin;
+      }
+      std::vector<std::uint64_t> inside;
+      for (std::uint64_t i = 0; i < formats::volume(c.shape); ++i) {
+        bool in = true;
+        std::uint64_t rest = i;
+        for (std::size_t d = c.shape.size(); d-- > 0; rest /= c.shape[d])
+          in = in && rest % c.shape[d] >= box[d].first && rest % c.shape[d] < box[d].second;
+        if (in) inside.push_back(i);
+      }
+      const auto [first, end] = chunk(inside.size(), 2, places(rank)[2]);
+      const std::vector<std::uint64_t> wanted(inside.begin() + static_cast<std::ptrdiff_t>(first),
+                                              inside.begin() + static_cast<std::ptrdiff_t>(end));
+      const auto plan = StatePlan::make(model, partition, 4096, Rank{rank}, kRoom);
+      ASSERT_TRUE(plan) << plan.error().message;
+      std::vector<std::uint64_t> found;
+      for (const FlatRange run : plan->gradients().runs(0, Rank{rank}))
+        for (std::uint64_t i = 0; i < run.count; ++i) {
+          EXPECT_EQ(plan->gradients().place(0, Rank{rank}, run.first + i), found.size());
+          found.push_back(run.first + i);
+        }
+      EXPECT_EQ(found, wanted) << formats::to_string(c.shape) << " on rank " << rank;
+    }
+  }
+}
 
 }  // namespace
 }  // namespace ebb::libmuon

@@ -8,18 +8,32 @@
 namespace ebb::libmuon {
 namespace {
 
-// Which elements of the parameter, one after another: by walking through all of them.
-std::vector<std::uint64_t> elements_of(const Shape& shape, std::size_t dimension,
-                                       std::uint32_t index, std::uint32_t parts) {
-  std::uint64_t behind = 1;
-  for (std::size_t i = dimension + 1; i < shape.size(); ++i) behind *= shape[i];
-  const std::uint64_t extent = shape[dimension] / parts;
+// Which elements of the parameter are in a box, one after another: by walking through all of them.
+std::vector<std::uint64_t> elements_of(const Box& box, const Shape& shape) {
   std::vector<std::uint64_t> elements;
   for (std::uint64_t i = 0; i < formats::volume(shape); ++i) {
-    const std::uint64_t at = i / behind % shape[dimension];
-    if (at / extent == index) elements.push_back(i);
+    bool inside = true;
+    std::uint64_t rest = i;
+    for (std::size_t dimension = shape.size(); dimension-- > 0; rest /= shape[dimension]) {
+      const std::uint64_t at = rest % shape[dimension] - box.offset[dimension];
+      inside = inside && at < box.extent[dimension];  // wraps where it is before
+    }
+    if (inside) elements.push_back(i);
   }
   return elements;
+}
+
+template <typename Take>
+void for_boxes(const Shape& shape, const Take& take, Box box = {}) {
+  const std::size_t dimension = box.offset.size();
+  if (dimension == shape.size()) return take(box);
+  for (std::uint64_t first = 0; first < shape[dimension]; ++first)
+    for (std::uint64_t extent = 1; first + extent <= shape[dimension]; ++extent) {
+      Box next = box;
+      next.offset.push_back(first);
+      next.extent.push_back(extent);
+      for_boxes(shape, take, std::move(next));
+    }
 }
 
 void expect_slice(const Slice& slice, const std::vector<std::uint64_t>& elements,
@@ -43,19 +57,36 @@ void expect_slice(const Slice& slice, const std::vector<std::uint64_t>& elements
     }
 }
 
-TEST(Slice, IsThePartOfADimensionElementByElement) {
-  for (const Shape& shape : {Shape{12}, Shape{6, 4}, Shape{4, 6}, Shape{2, 6, 3}, Shape{1, 4, 5}})
-    for (std::size_t dimension = 0; dimension < shape.size(); ++dimension)
-      for (std::uint32_t parts = 1; parts <= shape[dimension]; ++parts)
-        for (std::uint32_t index = 0; index < parts && shape[dimension] % parts == 0; ++index)
-          expect_slice(Slice::part(shape, dimension, index, parts),
-                       elements_of(shape, dimension, index, parts), formats::volume(shape));
+TEST(Slice, IsAnyBoxElementByElement) {
+  std::size_t in_blocks = 0;
+  for (const Shape& shape : {Shape{5}, Shape{3, 4}, Shape{2, 3, 3}, Shape{1, 3, 4}, Shape{2, 1, 3}})
+    for_boxes(shape, [&](const Box& box) {
+      const auto slice = Slice::of(box, shape);
+      ASSERT_TRUE(slice);
+      in_blocks += slice->block < slice->elems ? 1 : 0;
+      expect_slice(*slice, elements_of(box, shape), formats::volume(shape));
+    });
+  EXPECT_GT(in_blocks, 0u);
+}
+
+TEST(Slice, OfBlocksOfBlocksIsNone) {
+  const Shape shape{2, 2, 3, 2};
+  std::size_t none = 0;
+  for_boxes(shape, [&](const Box& box) {
+    if (const auto slice = Slice::of(box, shape))
+      expect_slice(*slice, elements_of(box, shape), formats::volume(shape));
+    else
+      ++none;
+  });
+  EXPECT_EQ(none, 0u);  // one of two places is no block
+  EXPECT_FALSE(Slice::of({{0, 0, 0, 0}, {2, 2, 2, 1}}, {2, 3, 3, 2}));
 }
 
 TEST(Slice, OfTheSlowestDimensionIsARun) {
-  EXPECT_EQ(Slice::part({6, 4}, 0, 1, 3), Slice::run({8, 8}));
-  EXPECT_TRUE(Slice::part({1, 6, 4}, 1, 1, 3).is_run());
-  EXPECT_FALSE(Slice::part({2, 6, 4}, 1, 1, 3).is_run());
+  EXPECT_EQ(Slice::of({{2, 0}, {2, 4}}, {6, 4}), Slice::run({8, 8}));
+  EXPECT_TRUE(Slice::of({{0, 2, 0}, {1, 2, 4}}, {1, 6, 4})->is_run());
+  EXPECT_FALSE(Slice::of({{0, 2, 0}, {2, 2, 4}}, {2, 6, 4})->is_run());
+  EXPECT_EQ(Slice::of({{6, 0}, {0, 4}}, {6, 4}), Slice::run({24, 0}));
 }
 
 }  // namespace

@@ -38,11 +38,26 @@ class Two(nn.Module):
         self.n = nn.LayerNorm(6)
 
 
-class Experts(nn.Module):
+class Uneven(nn.Module):
+    """The same where nothing divides."""
     def __init__(self) -> None:
         super().__init__()
-        self.w = nn.Parameter(torch.zeros(8, 6, 10))
+        self.up = nn.Linear(6, 13)
+        self.down = nn.Linear(13, 5)
+        self.n = nn.LayerNorm(5)
+
+
+class Experts(nn.Module):
+    shape = (8, 6, 10)
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.w = nn.Parameter(torch.zeros(self.shape))
         self.up = nn.Linear(10, 14, bias=False)
+
+
+class OddExperts(Experts):
+    shape = (3, 5, 7)
 
 
 STATES = {"muon": ("momentum_buffer",), "adamw": ("exp_avg", "exp_avg_sq")}
@@ -144,9 +159,10 @@ def expert_rows(model: nn.Module) -> None:
     fully_shard(model.up, mesh=mesh["efsdp"])
 
 
-def expert_columns(model: nn.Module) -> None:
+def expert_boxes(dims: tuple[int, int], model: nn.Module) -> None:
+    """Experts over ep, and one more dimension over the rest: of more ranks than experts."""
     mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("ep", "efsdp"))
-    _put(model, "w", mesh, (Shard(0), Shard(1)))
+    _put(model, "w", mesh, tuple(Shard(dim) for dim in dims))
     fully_shard(model.up, mesh=mesh["efsdp"])
 
 
@@ -156,9 +172,9 @@ def _put(model: nn.Module, name: str, mesh, placements) -> None:
     setattr(model, name, nn.Parameter(distribute_tensor(p.detach(), mesh, placements)))
 
 
-def expert_groups(model: nn.Module) -> list:
+def expert_groups(model: nn.Module, of_experts: str = "adamw") -> list:
     named = dict(model.named_parameters())
-    return [dict(params=[("w", named["w"])], algorithm="adamw", lr=0.01),
+    return [dict(params=[("w", named["w"])], algorithm=of_experts, lr=0.01),
             dict(params=[("up.weight", named["up.weight"])], algorithm="muon", lr=0.01)]
 
 

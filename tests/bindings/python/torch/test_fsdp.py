@@ -1,8 +1,10 @@
 """Sharded parameters: the same bits as one process, whatever the placement; torch's checkpoints."""
 
 
-from fsdp_runs import (_stores, columns, compare, expert_columns, expert_groups, expert_rows,
-                       Experts, formula_run, Odd, tp_alone, tp_fsdp, Two)
+from functools import partial
+
+from fsdp_runs import (columns, compare, expert_boxes, expert_groups, expert_rows, Experts,
+                       formula_run, Odd, OddExperts, tp_alone, tp_fsdp, Two, Uneven)
 from worlds import apart, flat, hsdp, row, run_rows
 
 
@@ -61,16 +63,23 @@ def experts() -> str:
     return compare(4, Experts, expert_rows, "experts", groups=expert_groups)
 
 
-@row("experts cut over ep and efsdp by another dimension: refused by name, or right", limit=90)
-def experts_columns() -> str:
-    try:
-        return compare(4, Experts, expert_columns, "experts", groups=expert_groups)
-    except AssertionError as error:
-        text = str(error)
-        last = [line for line in text.splitlines() if line.strip()][-1]
-        assert ("Unsupported" in last or "LayoutError" in last) and "w " in last, last
-        assert not _stores("swap-experts"), "a store was begun"
-        return last
+@row("TP that does not divide", limit=90)
+def uneven_tensor_parallel() -> str:
+    return compare(2, Uneven, tp_alone, "uneven")
+
+
+@row("experts cut over ep and efsdp by another dimension, uneven ones too", limit=240)
+def experts_by_two() -> str:
+    muon = partial(expert_groups, of_experts="muon")
+    said = []
+    for what, make, dims, groups in (("01", Experts, (0, 1), expert_groups),
+                                     ("odd01", OddExperts, (0, 1), muon),
+                                     ("odd02", OddExperts, (0, 2), muon),
+                                     ("odd12", OddExperts, (1, 2), expert_groups)):
+        said.append(compare(4, make, partial(expert_boxes, dims), what, groups=groups))
+    said.append(compare(4, OddExperts, partial(expert_boxes, (0, 2)), "owner", groups=muon,
+                        placement="owner"))
+    return "; ".join(said)
 
 
 if __name__ == "__main__":

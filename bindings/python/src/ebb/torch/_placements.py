@@ -59,7 +59,7 @@ def _how(tensor: Any) -> str:
 @dataclass(frozen=True)
 class Part:
     """How a parameter is cut over axes: rows of its first dimension over some of them, the last the
-    fastest; before that one dimension, evenly, over `cuts`; over `copies` all have the same."""
+    fastest; before that a dimension each over `cuts`, in turn; over `copies` all have the same."""
 
     rows: tuple[str, ...] = ()
     copies: tuple[str, ...] = ()
@@ -179,7 +179,7 @@ def _part(name: str, param: Any, root: Any) -> Part:
         if tuple(param.placements) == (Shard(0),):
             return Part(rows=_names(root))
         raise Unsupported(f"{name} is {tuple(param.placements)} over the mesh {param.device_mesh}")
-    rows, copies, cuts, strided = [], [], [], []
+    cuts, copies, strided = [], [], []
     for axis in _names(root):
         placement = placed.get(axis, Replicate())
         kind = type(placement).__name__
@@ -191,35 +191,32 @@ def _part(name: str, param: Any, root: Any) -> Part:
             strided.append((axis, placement))
         elif isinstance(placement, Replicate):
             copies.append(axis)
-        elif isinstance(placement, Shard) and placement.dim == 0:
-            rows.append(axis)
         elif isinstance(placement, Shard):
             cuts.append((axis, placement.dim))
         else:
             raise Unsupported(f"{name} is {placement} over {axis}")
-    return _put_together(name, param, rows, tuple(copies), cuts, strided)
+    for axis, placement in reversed(strided):
+        _check_strided(name, param, placement)
+        cuts.append((axis, placement.dim))
+    return _put_together(tuple(copies), cuts)
 
 
-def _put_together(
-    name: str, param: Any, rows: list[str], copies: tuple[str, ...],
-    cuts: list[tuple[str, int]], strided: list[tuple[str, Any]],
-) -> Part:  # fmt: skip
-    """Rows over one axis, one even cut before it: another axis' dimension, or, where FSDP cut what
-    tensor parallelism had cut (a strided shard), the same one."""
-    where = f"{name} is {tuple(param.placements)}"
-    if strided:
-        axis, placement = strided[0]
-        if len(strided) > 1 or placement.dim != 0 or len(rows) != 1 or cuts:
-            raise Unsupported(where, hint="FSDP over tensor parallelism cuts one dimension")
-        if param.shape[0] % placement.split_factor != 0:
-            raise Unsupported(f"{where}, and its {param.shape[0]} rows do not divide evenly")
-        return Part((axis,), copies, ((rows[0], 0),))
-    if len(rows) > 1:
-        # The first mesh dimension cuts first: experts over one axis, FSDP over the other.
-        cuts, rows = [*cuts, (rows[0], 0)], rows[1:]
-    if len(rows) > 1 or len(cuts) > 1:
-        raise Unsupported(f"{where}: no more than two axes may cut a parameter")
-    return Part(tuple(rows), copies, tuple(cuts))
+def _check_strided(name: str, param: Any, placement: Any) -> None:
+    """FSDP cut there what tensor parallelism, a later mesh dimension, had cut before."""
+    if param.shape[placement.dim] % placement.split_factor != 0:
+        raise Unsupported(
+            f"{name} is {tuple(param.placements)}, and its {param.shape[placement.dim]} places of"
+            f" dimension {placement.dim} do not divide evenly"
+        )
+
+
+def _put_together(copies: tuple[str, ...], cuts: list[tuple[str, int]]) -> Part:
+    """`cuts` are in the order in which they cut. The last of the first dimension's are rows."""
+    of_rows = [i for i, (_, dim) in enumerate(cuts) if dim == 0]
+    if not of_rows:
+        return Part((), copies, tuple(cuts))
+    axis, _ = cuts.pop(of_rows[-1])
+    return Part((axis,), copies, tuple(cuts))
 
 
 def _said(boxes: list[Box]) -> str:

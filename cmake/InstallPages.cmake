@@ -1,0 +1,15 @@
+# Installs what `command`, the tool `program`, prints of itself below `share`: its manual page and
+# completions for bash and zsh.
+function(print_into file)
+  get_filename_component(folder "${file}" DIRECTORY)
+  file(MAKE_DIRECTORY "${folder}")
+  execute_process(COMMAND "${command}" ${ARGN} OUTPUT_FILE "${file}" RESULT_VARIABLE failed)
+  if(failed)
+    message(FATAL_ERROR "${command} ${ARGN}: ${failed}")
+  endif()
+  message(STATUS "Installing: ${file}")
+endfunction()
+set(into "$ENV{DESTDIR}${CMAKE_INSTALL_PREFIX}/${share}")
+print_into("${into}/man/man1/${program}.1" --man)
+print_into("${into}/bash-completion/completions/${program}" --completion bash)
+print_into("${into}/zsh/site-functions/_${program}" --completion zsh)
