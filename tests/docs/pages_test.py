@@ -52,7 +52,7 @@ class Room:
 
     def run(self, command):
         done = subprocess.run(
-            ["/bin/sh", "-c", command], cwd=self.folder, env=self.environment, timeout=LIMIT_S,
+            ["bash", "-c", command], cwd=self.folder, env=self.environment, timeout=LIMIT_S,
             stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
         )  # fmt: skip
         return done.stdout.rstrip("\n").split("\n") if done.stdout.strip("\n") else []
