@@ -70,7 +70,7 @@ def blocks_of(page):
             continue
         if line.startswith("    ") and (not before.strip() or before.startswith("#")):
             limit = end_of_indented(lines, i)
-            indent = len(line) - len(line.lstrip())
+            indent = min(len(x) - len(x.lstrip()) for x in lines[i:limit] if x.strip())
             text = [each[indent:] for each in lines[i:limit]]
             blocks.append(Block(page, i + 1, "", indent, text, mark))
             mark, before, i = (), "", limit
