@@ -70,7 +70,7 @@ def blocks_of(page):
             continue
         if line.startswith("    ") and (not before.strip() or before.startswith("#")):
             limit = end_of_indented(lines, i)
-            indent = len(line) - len(line.lstrip())
+            indent = min(len(x) - len(x.lstrip()) for x in lines[i:limit] if x.strip())
             text = [each[indent:] for each in lines[i:limit]]
             blocks.append(Block(page, i + 1, "", indent, text, mark))
             mark, before, i = (), "", limit
@@ -106,3 +106,24 @@ def commands_of(block):
             found[-1].shown.append(line)
             found[-1].limit = i + 1
     return found
+
+
+def anchors_of(page):
+    """What a link may name behind #, as GitHub makes it of headings."""
+    found = set()
+    for line in (TREE / page).read_text().split("\n"):
+        heading = re.match(r"#+ +(.*)", line)
+        if heading:
+            words = re.sub(r"\[([^]]*)\]\([^)]*\)", r"\1", heading[1]).lower()
+            found.add(re.sub(r"[^\w\- ]", "", words).replace(" ", "-"))
+    return found
+
+
+def broken_anchors(page):
+    """Links to headings that are not there. That files are there is a rule of tests/tidy."""
+    for number, line in enumerate((TREE / page).read_text().split("\n"), 1):
+        for target, anchor in re.findall(r"\]\(([^)\s#:]*)#([^)\s]+)\)", line):
+            other = (TREE / page).parent / target if target else TREE / page
+            if other.suffix == ".md" and other.exists():
+                if anchor not in anchors_of(other.resolve().relative_to(TREE)):
+                    yield f"{page}:{number}: {target}#{anchor}: there is no such heading"

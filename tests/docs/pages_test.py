@@ -11,7 +11,7 @@ import time
 from collections import Counter
 from pathlib import Path
 
-from blocks import TREE, blocks_of, commands_of, pages
+from blocks import TREE, blocks_of, broken_anchors, commands_of, pages
 
 FIXTURES = TREE / "tests/fixtures"
 LIMIT_S = 120  # what runs takes 10 s at most; machines that do other work take longer
@@ -52,7 +52,7 @@ class Room:
 
     def run(self, command):
         done = subprocess.run(
-            ["/bin/sh", "-c", command], cwd=self.folder, env=self.environment, timeout=LIMIT_S,
+            ["bash", "-c", command], cwd=self.folder, env=self.environment, timeout=LIMIT_S,
             stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
         )  # fmt: skip
         return done.stdout.rstrip("\n").split("\n") if done.stdout.strip("\n") else []
@@ -139,6 +139,8 @@ def main(arguments):
     report = Report()
     for page in named or pages():
         run_page(page, bin_folder, report, update)
+        for broken in broken_anchors(page):
+            report.fail("link", broken)
     print(report)
     return 1 if report.failed else 0
 

@@ -127,12 +127,6 @@ TEST(Tidy, EveryWayToBreakInputNamesATestOrSaysOpen) {
   EXPECT_TRUE(offenders.none());
 }
 
-// Code points: what a terminal and a reader count.
-std::size_t columns_of(const std::string& text) {
-  return static_cast<std::size_t>(
-      std::ranges::count_if(text, [](char c) { return (c & 0xC0) != 0x80; }));
-}
-
 // Prose wider than a page is read by nobody. Tables, code and where links lead may be wider;
 // `python3 tests/docs/wrap.py PAGE` fills paragraphs anew.
 TEST(Tidy, ProseOfThePagesIsAtMost110ColumnsWide) {

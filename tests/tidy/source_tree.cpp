@@ -83,6 +83,13 @@ const SourceFile* find_file(std::string_view path) {
   return nullptr;
 }
 
+std::size_t columns_of(const std::string& line) {
+  // UTF-8 continuation bytes take no column.
+  return static_cast<std::size_t>(std::count_if(line.begin(), line.end(), [](char c) {
+    return (static_cast<unsigned char>(c) & 0xC0) != 0x80;
+  }));
+}
+
 std::vector<std::string> split_lines(std::string_view text) {
   std::vector<std::string> lines;
   std::istringstream stream{std::string(text)};

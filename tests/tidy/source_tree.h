@@ -33,6 +33,7 @@ const std::vector<SourceFile>& source_files();
 const SourceFile* find_file(std::string_view path);  // nullptr: no such file
 
 std::vector<std::string> split_lines(std::string_view text);
+std::size_t columns_of(const std::string& line);  // that a reader counts
 // Comments, string and character literals become spaces; raw strings too. Line count is kept.
 std::string blank_comments_and_literals(std::string_view text);
 

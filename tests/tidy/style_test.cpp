@@ -16,13 +16,6 @@ constexpr std::size_t kFunctionLines = 70;
 constexpr std::size_t kLineColumns = 100;
 constexpr std::size_t kDataMembers = 15;
 
-std::size_t columns_of(const std::string& line) {
-  // UTF-8 continuation bytes take no column.
-  return static_cast<std::size_t>(std::count_if(line.begin(), line.end(), [](char c) {
-    return (static_cast<unsigned char>(c) & 0xC0) != 0x80;
-  }));
-}
-
 // `pattern` in the code (not in comments or literals) of every C++ file that `wanted` accepts.
 template <typename Wanted>
 Offenders code_matches(const char* pattern, Wanted wanted) {

@@ -73,10 +73,10 @@ def here(code: str) -> str:
     return code.replace('"/nvme/', '"nvme/')
 
 
-@row("the Python of README.md and docs/python.md runs")
+@row("the Python of README.md, docs/python.md and a recipe runs")
 def pages() -> str:
     found = 0
-    for page in ("README.md", "docs/python.md"):
+    for page in ("README.md", "docs/python.md", "docs/recipes/weights-out.md"):
         for code in re.findall(r"```python\n(.*?)```", (TREE / page).read_text(), re.DOTALL):
             found += 1
             with apart_in(str(found)):
