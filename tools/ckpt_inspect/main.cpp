@@ -112,10 +112,9 @@ Result<Exit> show_watched(Console& console, const View& view, const Arguments& a
                           std::string_view mode) {
   const std::string_view doing = reading_of(arguments, mode);
   if (doing.empty()) return show(console, view, arguments, mode);
-  TransferLine line(console, doing);
-  Transferred so_far;
-  for (const TensorEntry* tensor : view.tensors) so_far.of += bytes_of(*tensor, view.selection);
-  const WatchedCheckpoint checkpoint(view.checkpoint, line, so_far);
+  std::uint64_t bytes = 0;
+  for (const TensorEntry* tensor : view.tensors) bytes += bytes_of(*tensor, view.selection);
+  const WatchedCheckpoint checkpoint(view.checkpoint, console, doing, bytes);
   const View watched{view.path, checkpoint, view.tensors, view.selection, view.output, view.limit};
   return show(console, watched, arguments, mode);
 }
