@@ -31,10 +31,11 @@ inline constexpr std::string_view kStructureKeys[] = {"module",
                                                       "dp_world_size",
                                                       "mp_world_size",
                                                       "checkpoint_parallel_dimensions"};
+// How tensor-parallel shards make whole tensors: affine_map, patterns of names.
+inline constexpr std::string_view kUniversalInfo = "universal_checkpoint_info";
 inline constexpr std::string_view kEngineKeys[] = {
-    "global_samples", "skipped_steps", "lr_scheduler", "data_sampler", "random_ltd", "ds_config",
-    // How tensor-parallel shards make whole tensors: affine_map, patterns of names.
-    "universal_checkpoint_info"};
+    "global_samples", "skipped_steps", "lr_scheduler", "data_sampler",
+    "random_ltd",     "ds_config",     kUniversalInfo};
 // Structure that is not read.
 inline constexpr std::string_view kLeftOut[] = {"sparse_tensor_module_names", "ds_autoep_layers",
                                                 "num_experts"};

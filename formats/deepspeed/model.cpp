@@ -37,13 +37,19 @@ Result<Group> named_shapes(const PickleGraph& graph, PickleId dict, std::string_
   return params;
 }
 
-std::optional<std::int64_t> integer_at(const PickleGraph& graph, std::string_view key) {
-  const PickleId id = graph.find(graph.root(), key);
+}  // namespace
+
+std::optional<std::int64_t> integer_at(const PickleGraph& graph, PickleId dict,
+                                       std::string_view key) {
+  const PickleId id = graph.find(dict, key);
   if (id == kNoPickle || !graph.is(id, PickleKind::integer)) return std::nullopt;
   return graph.integer(id);
 }
 
-}  // namespace
+bool has_no_module(const PickleGraph& graph) {
+  const PickleId module = graph.find(graph.root(), "module");
+  return module != kNoPickle && graph.is(module, PickleKind::none);
+}
 
 Error corrupt(std::string_view where, std::string_view why) {
   return Error{Code::corrupt, compose("{}: {}", where, why)};
@@ -106,6 +112,16 @@ Result<> ModelReader::read(const File& file, Rank rank) {
   return read_module(file);
 }
 
+Result<> ModelReader::read_of_model_rank(const File& file, Rank rank) {
+  const PickleGraph& graph = file.graph();
+  if (!graph.is(graph.root(), PickleKind::dict)) return corrupt(file.where, "no dict at the top");
+  EBB_TRY(read_frozen(file, rank));
+  EBB_TRY(check_same_save(file));
+  if (rank != Rank{0}) return {};
+  read_tied(graph);
+  return read_module(file);
+}
+
 Result<> ModelReader::read_other_part(const File& file) {
   EBB_TRY(check_same_save(file));
   read_tied(file.graph());
@@ -113,7 +129,7 @@ Result<> ModelReader::read_other_part(const File& file) {
 }
 
 Result<> ModelReader::check_same_save(const File& file) {
-  const auto steps = integer_at(file.graph(), "global_steps");
+  const auto steps = integer_at(file.graph(), file.graph().root(), "global_steps");
   if (!steps || !facts_.global_steps || *steps == *facts_.global_steps) return {};
   return Error{
       Code::layout,
@@ -185,14 +201,14 @@ Result<> ModelReader::read_frozen(const File& file, Rank rank) {
 // Whole tensors: 16-bit weights and frozen parameters of stages 1 and 2, buffers of all stages.
 Result<> ModelReader::read_module(const File& file) {
   const PickleGraph& graph = file.graph();
-  const PickleId module = graph.find(graph.root(), "module");
-  if (module == kNoPickle || !graph.is(module, PickleKind::dict))
-    return corrupt(file.where, "no dict module");
-  std::set<std::string_view> buffers;
   const PickleId names = graph.find(graph.root(), "buffer_names");
   if (names != kNoPickle && graph.is(names, PickleKind::list))
     for (const PickleId name : graph.items(names))
-      if (graph.is(name, PickleKind::string)) buffers.insert(graph.text(name));
+      if (graph.is(name, PickleKind::string)) buffers_.emplace(graph.text(name));
+  if (has_no_module(graph)) return {};
+  const PickleId module = graph.find(graph.root(), "module");
+  if (module == kNoPickle || !graph.is(module, PickleKind::dict))
+    return corrupt(file.where, "no dict module");
   // Of stage 0 no list of shared parameters tells, but their storages do.
   std::map<std::pair<std::uint64_t, Shape>, std::string> owners;
   const std::span<const PickleId> entries = graph.items(module);
@@ -200,7 +216,7 @@ Result<> ModelReader::read_module(const File& file) {
     if (!graph.is(entries[i], PickleKind::string) || !is_torch_tensor(graph, entries[i + 1]))
       continue;
     const std::string name(graph.text(entries[i]));
-    const bool buffer = buffers.contains(name);
+    const bool buffer = buffers_.contains(name);
     const bool placeholder = stage_ == 3 && !buffer;
     const std::string state = buffer ? "buffer" : "param";
     if (placeholder || facts_.tied.contains(name) ||
@@ -224,9 +240,9 @@ Result<> ModelReader::read_facts(const File& file) {
   const PickleId version = graph.find(graph.root(), "ds_version");
   if (version != kNoPickle && graph.is(version, PickleKind::string))
     facts_.version = graph.text(version);
-  facts_.global_steps = integer_at(graph, "global_steps");
+  facts_.global_steps = integer_at(graph, graph.root(), "global_steps");
   const PickleId ranks = graph.find(graph.root(), "dp_world_size");
-  facts_.ranks = integer_at(graph, "dp_world_size");
+  facts_.ranks = integer_at(graph, graph.root(), "dp_world_size");
   if (ranks != kNoPickle && (!facts_.ranks || *facts_.ranks < 1))
     return corrupt(file.where, "dp_world_size is no number of ranks");
   const std::span<const PickleId> entries = graph.items(graph.root());

@@ -37,6 +37,12 @@ Result<std::unique_ptr<Checkpoint>> end_of_description(std::unique_ptr<ZeroCheck
 
 Error corrupt(std::string_view where, std::string_view why);
 
+// What a dict holds as a whole number.
+std::optional<std::int64_t> integer_at(const PickleGraph& graph, PickleId dict,
+                                       std::string_view key);
+// Whether a pipeline's layers have files of their own, and a model file names no weights.
+bool has_no_module(const PickleGraph& graph);
+
 // param_shapes: the only description of what lies in the flat buffers, and in which order.
 Result<std::vector<Group>> shapes_of(const PickleGraph& graph, std::string_view where);
 
@@ -58,12 +64,16 @@ class ModelReader {
 
   // Ranks ascending. Only rank 0's file gives facts and whole tensors.
   Result<> read(const File& file, Rank rank);
+  // The same of another rank of tensor or pipeline parallelism, after those facts.
+  Result<> read_of_model_rank(const File& file, Rank rank);
   // The facts alone, for a file whose tensors are parts of larger ones.
   Result<> read_facts(const File& file);
   // Of another rank of tensor or pipeline parallelism, after those facts.
   Result<> read_other_part(const File& file);
 
   const ModelFacts& facts() const { return facts_; }
+  // Names of the buffers of all files that were read.
+  const std::set<std::string, std::less<>>& buffers() const { return buffers_; }
 
  private:
   Result<> read_frozen(const File& file, Rank rank);
@@ -81,6 +91,7 @@ class ModelReader {
   std::uint32_t world_;
   ModelFacts facts_;
   std::set<std::string, std::less<>> unread_;  // names of tensors
+  std::set<std::string, std::less<>> buffers_;
 };
 
 }  // namespace ebb::formats::deepspeed

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "ebb/formats/core/json_text.h"
+#include "ebb/formats/core/number_text.h"
 
 namespace ebb::formats::deepspeed {
 namespace {
@@ -40,9 +41,23 @@ Result<std::string> find_folder(const SourceTree& tree) {
   return no_latest(tree, "latest", folders);
 }
 
-std::string folder_path(const SourceTree& tree, std::string_view folder) {
-  if (folder.empty()) return std::string(tree.root());
-  return compose("{}/{}", tree.root(), folder.substr(0, folder.size() - 1));
+// What follows "layer_": of a pipeline "03-model_01-model_states.pt", without the tensor-parallel
+// rank where there is one; of experts "0_expert_2_mp_rank_00_model_states.pt".
+std::optional<FileName> name_of_layer(std::string_view file) {
+  FileName name;
+  name.kind = FileName::Kind::layer;
+  if (!take_number(file, name.layer)) return std::nullopt;
+  if (take(file, "_expert_")) {
+    name.kind = FileName::Kind::expert;
+    if (!take_number(file, name.expert) || !take(file, "_mp_rank_") ||
+        !take_number(file, name.model_rank) || file != "_model_states.pt")
+      return std::nullopt;
+    return name;
+  }
+  if (take(file, "-model_") && !file.starts_with("states") && !take_number(file, name.model_rank))
+    return std::nullopt;
+  if (file == "-model_states.pt" || file == "states.pt") return name;
+  return std::nullopt;
 }
 
 // "global_step9" before "global_step10".
@@ -115,6 +130,15 @@ std::string_view folder_of(std::string_view path) {
 std::optional<FileName> parse_name(std::string_view file) {
   FileName name;
   std::uint32_t number = 0;
+  if (take(file, "layer_")) return name_of_layer(file);
+  if (take(file, "expp_rank_")) {
+    if (!take_number(file, number) || !take(file, "_mp_rank_") ||
+        !take_number(file, name.model_rank) || file != "_optim_states.pt")
+      return std::nullopt;
+    name.kind = FileName::Kind::expert_optimizer;
+    name.data_rank = number;
+    return name;
+  }
   name.bf16 = take(file, "bf16_");
   if (take(file, "zero_pp_rank_")) {
     if (!take_number(file, number) || !take(file, "_")) return std::nullopt;
@@ -143,55 +167,120 @@ std::string file_of_rank(std::string_view file, std::uint32_t rank) {
          std::string(file.substr(end));
 }
 
+std::string file_of_model_rank(std::string_view file, std::uint32_t model_rank) {
+  constexpr std::string_view kRank = "mp_rank_";
+  const std::size_t number = file.find(kRank, folder_of(file).size());
+  if (number == std::string_view::npos) return std::string(file);
+  const std::size_t end = file.find_first_not_of("0123456789", number + kRank.size());
+  return std::string(file.substr(0, number + kRank.size())) + zero_padded(model_rank, 2) +
+         std::string(file.substr(std::min(end, file.size())));
+}
+
+namespace {
+
+// The files of one folder, one after the other.
+class Sorter {
+ public:
+  Sorter(const SourceTree& tree, Files& files) : tree_(tree), files_(files) {}
+
+  Result<> add(const std::string& path, const FileName& name) {
+    switch (name.kind) {
+      case FileName::Kind::layer:
+        return keep(files_.layers, {name.layer, name.model_rank}, path);
+      case FileName::Kind::expert:
+        if (name.model_rank != 0) return folded(path);
+        return keep(files_.experts, {name.layer, name.expert}, path);
+      case FileName::Kind::expert_optimizer:
+        if (name.model_rank != 0) return folded(path);
+        return keep(files_.expert_optimizers, *name.data_rank, path);
+      default:
+        return add_of_rank(path, name);
+    }
+  }
+
+ private:
+  template <typename Key>
+  Result<> keep(std::map<Key, std::string>& files, Key key, const std::string& path) {
+    const auto [place, fresh] = files.emplace(key, path);
+    if (fresh) return {};
+    return refused(tree_, Code::layout,
+                   compose("two files for one rank: {} and {}", place->second, path));
+  }
+
+  Error folded(const std::string& path) const {
+    return refused(
+        tree_, Code::unsupported,
+        compose("{}: experts cut over tensor-parallel ranks are not read by this version", path),
+        "DeepSpeed's ds_to_universal.py makes a universal checkpoint of those that it "
+        "knows, which is read");
+  }
+
+  Result<> add_of_rank(const std::string& path, const FileName& name) {
+    if (name.model_rank >= kMaxModelRanks)
+      return refused(tree_, Code::limit,
+                     compose("{}: model-parallel rank {}; the limit is {}", path, name.model_rank,
+                             kMaxModelRanks));
+    if (files_.of_model_ranks.size() <= name.model_rank)
+      files_.of_model_ranks.resize(name.model_rank + 1);
+    RankFiles& files = files_.of_model_ranks[name.model_rank];
+    const bool model = name.kind == FileName::Kind::model;
+    EBB_TRY(keep(model ? files.model : files.optimizer, name.data_rank.value_or(0), path));
+    if (model) return {};
+    if (!first_optimizer_) first_optimizer_ = name;
+    if (first_optimizer_->bf16 == name.bf16) return {};
+    return refused(
+        tree_, Code::layout,
+        compose("{}: optimizer files with and without \"bf16_\": two saves in one folder",
+                path.substr(files_.folder.size())));
+  }
+
+  static constexpr std::uint32_t kMaxModelRanks = 1 << 14;
+  const SourceTree& tree_;
+  Files& files_;
+  std::optional<FileName> first_optimizer_;
+};
+
+bool is_stage3(const std::string& model_file) {
+  return parse_name(std::string_view(model_file).substr(folder_of(model_file).size()))
+      ->data_rank.has_value();
+}
+
+}  // namespace
+
 Result<Files> find_files(const SourceTree& tree) {
   Files files;
   EBB_TRY_ASSIGN(files.folder, find_folder(tree));
   files.tag = tag_of(tree, files.folder);
-  std::optional<FileName> first_optimizer;
+  files.of_model_ranks.resize(1);
+  Sorter sorter(tree, files);
   for (const SourceTree::Entry& entry : tree.entries()) {
     if (folder_of(entry.name) != files.folder) continue;
-    const std::string_view base = std::string_view(entry.name).substr(files.folder.size());
-    const bool other_axis = base.starts_with("layer_") || base.starts_with("expp_rank_");
-    const auto name = parse_name(base);
-    if (other_axis || (name && name->model_rank != 0))
-      return refused(tree, Code::unsupported,
-                     compose("a checkpoint with tensor, pipeline or expert parallelism ({}) is not "
-                             "read by this version",
-                             base),
-                     compose("DeepSpeed's ds_to_universal.py --input_folder {} --output_folder "
-                             "DIR makes a universal checkpoint of it, which is read",
-                             folder_path(tree, files.folder)));
-    if (!name) continue;
-    auto& of_kind = name->kind == FileName::Kind::model ? files.model : files.optimizer;
-    const auto [place, fresh] = of_kind.emplace(name->data_rank.value_or(0), entry.name);
-    if (!fresh)
-      return refused(tree, Code::layout,
-                     compose("two files for one rank: {} and {}", place->second, entry.name));
-    if (name->kind == FileName::Kind::model) continue;
-    if (!first_optimizer) first_optimizer = name;
-    if (first_optimizer->bf16 != name->bf16)
-      return refused(
-          tree, Code::layout,
-          compose("{}: optimizer files with and without \"bf16_\": two saves in one folder", base));
+    const auto name = parse_name(std::string_view(entry.name).substr(files.folder.size()));
+    if (name) EBB_TRY(sorter.add(entry.name, *name));
   }
-  if (files.model.empty())
+  const auto has_model = [](const RankFiles& rank) { return !rank.model.empty(); };
+  if (std::ranges::none_of(files.of_model_ranks, has_model))
     return refused(tree, Code::incomplete, files.tag + ": no model_states.pt file",
                    "a checkpoint is the folder with the files of all ranks; ckpt-inspect --raw "
                    "shows what one file holds");
-  const bool stage3 = std::ranges::any_of(files.model, [&](const auto& file) {
-    return parse_name(file.second.substr(files.folder.size()))->data_rank.has_value();
-  });
-  if (files.optimizer.empty() && stage3) return no_optimizer(tree, files);
+  const auto without = [](const RankFiles& rank) {
+    return rank.optimizer.empty() &&
+           std::ranges::any_of(rank.model, [](const auto& file) { return is_stage3(file.second); });
+  };
+  if (std::ranges::any_of(files.of_model_ranks, without)) return no_optimizer(tree, files);
   return files;
 }
 
 Error no_optimizer(const SourceTree& tree, const Files& files) {
-  const std::string& last = files.model.rbegin()->second;
-  const bool stage3 = parse_name(last.substr(files.folder.size()))->data_rank.has_value();
-  return refused(tree, Code::incomplete,
-                 compose("{}: no optim_states.pt file, which holds ZeRO{}", files.tag,
-                         stage3 ? "-3's weights" : "'s master weights and states"),
-                 "bring the files of all ranks together, or use the checkpoint before this one");
+  const auto stage3 = [](const RankFiles& rank) {
+    return !rank.model.empty() && is_stage3(rank.model.rbegin()->second);
+  };
+  return refused(
+      tree, Code::incomplete,
+      compose("{}: no optim_states.pt file, which holds ZeRO{}", files.tag,
+              std::ranges::any_of(files.of_model_ranks, stage3) ? "-3's weights"
+                                                                : "'s master weights and states"),
+      "bring the files of all ranks together, or use the checkpoint before this one");
 }
 
 }  // namespace ebb::formats::deepspeed

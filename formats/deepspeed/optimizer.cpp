@@ -89,23 +89,24 @@ Result<std::vector<ValueEntry>> engine_values_of(const PickleGraph& graph, Pickl
   return values;
 }
 
-Result<std::uint32_t> partition_count(const PickleGraph& graph) {
+Result<std::vector<std::uint32_t>> partition_counts(const PickleGraph& graph) {
   const PickleId top = graph.find(graph.root(), "optimizer_state_dict");
-  PickleId count = graph.find(top, "partition_count");
-  // Stages 1 and 2 keep one number a group; without experts they are the same.
-  if (count != kNoPickle && graph.is(count, PickleKind::list) && !graph.items(count).empty()) {
-    const std::span<const PickleId> all = graph.items(count);
-    count = all[0];
-    for (const PickleId other : all)
-      if (!graph.is(other, PickleKind::integer) || !graph.is(count, PickleKind::integer) ||
-          graph.integer(other) != graph.integer(count))
-        return Error{Code::unsupported,
-                     graph.where() + ": parameter groups cut over different numbers of ranks"};
+  const PickleId count = graph.find(top, "partition_count");
+  // Stages 1 and 2 keep one number a group.
+  const bool list = count != kNoPickle && graph.is(count, PickleKind::list);
+  const std::span<const PickleId> all =
+      list ? graph.items(count) : std::span<const PickleId>(&count, 1);
+  std::vector<std::uint32_t> counts;
+  for (const PickleId item : all) {
+    if (item == kNoPickle || !graph.is(item, PickleKind::integer) || graph.integer(item) < 1 ||
+        graph.integer(item) > (1 << 20))
+      return Error{Code::corrupt, graph.where() + ": partition_count is no number of ranks"};
+    counts.push_back(static_cast<std::uint32_t>(graph.integer(item)));
   }
-  if (count == kNoPickle || !graph.is(count, PickleKind::integer) || graph.integer(count) < 1 ||
-      graph.integer(count) > (1 << 20))
+  if (counts.empty())
     return Error{Code::corrupt, graph.where() + ": partition_count is no number of ranks"};
-  return static_cast<std::uint32_t>(graph.integer(count));
+  if (std::ranges::count(counts, counts.front()) == std::ssize(counts)) counts.resize(1);
+  return counts;
 }
 
 bool is_stage3(const PickleGraph& graph) {
@@ -123,11 +124,7 @@ std::string OptimizerReader::where(std::size_t number) const {
 Result<> OptimizerReader::read() {
   top_ = graph_.find(graph_.root(), "optimizer_state_dict");
   if (top_ == kNoPickle) return bad(Code::corrupt, "no optimizer_state_dict");
-  EBB_TRY_ASSIGN(const std::uint32_t world, partition_count(graph_));
-  if (world != file_.world)
-    return bad(Code::layout,
-               compose("partition_count is {}, in the file of the first rank it is {}", world,
-                       file_.world));
+  EBB_TRY(check_counts());
   EBB_TRY_ASSIGN(config_, config_of(graph_));
   const bool stage3 = is_stage3(graph_);
   const PickleId stage = graph_.find(top_, "zero_stage");
@@ -151,14 +148,29 @@ Result<> OptimizerReader::read() {
   return read_partitions(stage3 ? kStage3Masters : kStage12Masters, base);
 }
 
+Result<> OptimizerReader::check_counts() const {
+  EBB_TRY_ASSIGN(const std::vector<std::uint32_t> counts, partition_counts(graph_));
+  if (counts.size() > 1 && counts.size() != state_.groups.size())
+    return bad(Code::layout, compose("partition_count has {} groups, param_shapes describes {}",
+                                     counts.size(), state_.groups.size()));
+  for (std::size_t i = 0; i < state_.groups.size(); ++i) {
+    const std::uint32_t count = counts[counts.size() == 1 ? 0 : i];
+    if (count != state_.places[i].ranks)
+      return bad(Code::layout, compose("partition_count is {}, in the file of the first rank it is "
+                                       "{}",
+                                       count, state_.places[i].ranks));
+  }
+  return {};
+}
+
 // Experts have their own, smaller data-parallel groups.
 Result<> OptimizerReader::refuse_experts() const {
   const PickleId list = graph_.find(top_, "ds_zero_partition_groups");
-  if (list == kNoPickle || !graph_.is(list, PickleKind::list)) return {};
+  if (state_.places.empty() || list == kNoPickle || !graph_.is(list, PickleKind::list)) return {};
   for (const PickleId item : graph_.items(list)) {
     const PickleId count = graph_.find(item, "partition_count");
     if (count != kNoPickle && graph_.is(count, PickleKind::integer) &&
-        graph_.integer(count) != static_cast<std::int64_t>(file_.world))
+        graph_.integer(count) != static_cast<std::int64_t>(state_.places.front().ranks))
       return bad(Code::unsupported,
                  "sub-groups cut over different numbers of ranks: expert parallelism is not read "
                  "by this version");
@@ -237,7 +249,8 @@ const Group& OptimizerReader::with_gaps(std::size_t number) {
 
 // Stages 1 and 2: partitions, less the padding at each one's end, laid end to end are the group.
 Result<Cut> OptimizerReader::cut_of(std::size_t number, const Group& group, PickleId master) {
-  if (facts_.stage == 3) return cut_each(group, file_.rank, file_.world);
+  const GroupPlace place = state_.places[number];
+  if (facts_.stage == 3) return cut_each(group, place.rank, place.ranks);
   EBB_TRY_ASSIGN(const TorchTensor tensor, torch_tensor(graph_, master));
   const std::uint64_t elems = tensor.elems();
   const std::uint64_t total = elems_of(group);
@@ -270,13 +283,13 @@ Result<Cut> OptimizerReader::cut_of(std::size_t number, const Group& group, Pick
         Code::layout,
         compose("{}: its parameters take {} elements, but the partitions up to this rank hold {}",
                 where(number), total, start + lean)};
-  if (file_.rank == Rank{0}) state_.partition[number] = full;
+  if (place.rank == Rank{0}) state_.partition[number] = full;
   if (state_.partition[number] != full)
     return Error{Code::layout,
                  compose("{}: its partition has {} elements, in the file of rank 0 it has {}",
                          where(number), full, state_.partition[number])};
   const std::uint64_t even =
-      std::min(checked_mul(full, index_of(file_.rank)).value_or(total), total);
+      std::min(checked_mul(full, index_of(place.rank)).value_or(total), total);
   state_.padded_between = state_.padded_between || start != even;
   Cut cut = cut_flat(group, {start, lean}, padding);
   start += lean;
@@ -298,7 +311,7 @@ Result<> OptimizerReader::read_partitions(std::string_view masters, PickleId bas
                                : found == states.end() ? kNoPickle
                                                        : found->second;
     EBB_TRY(read_states(i, cut, of_buffer, tensors[i]));
-    const bool last = index_of(file_.rank) + 1 == file_.world;
+    const bool last = index_of(state_.places[i].rank) + 1 == state_.places[i].ranks;
     if (const std::uint64_t total = elems_of(*group_);
         last && facts_.stage != 3 && state_.starts[i] != total)
       return Error{
@@ -346,13 +359,14 @@ Result<> OptimizerReader::add_state(std::size_t number, const Cut& cut, const st
   EBB_TRY_ASSIGN(const TorchTensor what, torch_tensor(graph_, tensor));
   if (facts_.stage == 3 && what.elems() == 0 && cut.full != 0) {
     EBB_TRY_ASSIGN(const Flat raw, swapped(state, master, cut.full));
-    return partitions_.add(*group_, cut, state, file_.rank, raw, where(number));
+    return partitions_.add(*group_, cut, state, file_.holder, raw, where(number));
   }
   EBB_TRY_ASSIGN(const Flat flat, checkpoint_.add_flat(file_.archive, file_.file, what));
   const bool touched = whole_momentum_[number] != 0 && state != "master" &&
                        flat.elems == touched_elems(*group_, cut);
-  if (touched) return partitions_.add_touched(*group_, cut, state, file_.rank, flat, where(number));
-  return partitions_.add(*group_, cut, state, file_.rank, flat, where(number));
+  if (touched)
+    return partitions_.add_touched(*group_, cut, state, file_.holder, flat, where(number));
+  return partitions_.add(*group_, cut, state, file_.holder, flat, where(number));
 }
 
 // A buffer that lives on NVMe: offloaded_tensors/rankRR/[<state>-]<ds_id>.tensor.swp, raw fp32.
@@ -361,7 +375,7 @@ Result<Flat> OptimizerReader::swapped(std::string_view state, PickleId master,
   const std::string_view id = swap_id(graph_, master);
   if (id.empty())
     return bad(Code::incomplete, "a buffer is empty and names no swap file it could lie in");
-  const std::uint32_t rank = index_of(file_.rank);
+  const std::uint32_t rank = index_of(file_.holder);
   std::string name = file_.folder + "offloaded_tensors/rank" + (rank < 10 ? "0" : "");
   name += std::to_string(rank);
   name += '/';
@@ -375,7 +389,7 @@ Result<Flat> OptimizerReader::swapped(std::string_view state, PickleId master,
     return bad(Code::incomplete, compose("{} has {} bytes, its {} elements need more",
                                          json_string(name), entry->size, elems));
   std::vector<FileEntry>& files = checkpoint_.building().files;
-  files.push_back({name, entry->size, file_.rank});
+  files.push_back({name, entry->size, file_.holder});
   return checkpoint_.add_raw(static_cast<std::uint32_t>(files.size() - 1), elems);
 }
 

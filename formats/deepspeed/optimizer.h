@@ -20,19 +20,27 @@ struct RankFile {
   std::uint32_t file = 0;  // index into Catalog::files
   std::string where;
   std::string folder;  // "" or "<tag>/": swap files lie below it
-  Rank rank{};
-  std::uint32_t world = 1;
+  Rank rank{};         // among the data-parallel ones
+  Rank holder{};       // among all
 };
 
-// The number of ranks, as an optimizer file records it.
-Result<std::uint32_t> partition_count(const PickleGraph& graph);
+// The number of ranks that share a group, as an optimizer file records it: one for all groups, or
+// one for each of them where there are experts.
+Result<std::vector<std::uint32_t>> partition_counts(const PickleGraph& graph);
 
 // Whether an optimizer file is stage 3's.
 bool is_stage3(const PickleGraph& graph);
 
+// Of the ranks that share a group's buffer, which one this is.
+struct GroupPlace {
+  Rank rank{};
+  std::uint32_t ranks = 1;
+};
+
 // What the files of all ranks must agree about, and where the next rank's partitions begin.
 struct FlatState {
   std::vector<Group> groups;             // as param_shapes lists them
+  std::vector<GroupPlace> places;        // of the rank that is read
   std::vector<std::uint64_t> starts;     // stages 1 and 2: elements of the group before this rank
   std::vector<std::uint64_t> partition;  // stages 1 and 2: length of every rank's buffer, 0 unknown
   // Stages 1 and 2: padding lies between partitions and not at the tail only, as where no cut may
@@ -88,6 +96,7 @@ class OptimizerReader {
   Error bad(Code code, std::string_view why) const;
   std::string where(std::size_t number) const;
   Result<std::vector<PickleId>> tensors_of(std::string_view name) const;
+  Result<> check_counts() const;
   Result<> refuse_experts() const;
   Result<> read_groups(PickleId base);
   Result<> name_groups_of_elastic(std::size_t count);

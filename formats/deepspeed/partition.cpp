@@ -198,4 +198,11 @@ Result<> Partitions::add_module(const std::string& name, const std::string& stat
   return {};
 }
 
+std::vector<TensorEntry> Partitions::take() {
+  states_.clear();
+  names_.clear();
+  next_ = 0;
+  return std::exchange(checkpoint_.building().tensors, {});
+}
+
 }  // namespace ebb::formats::deepspeed

@@ -45,6 +45,8 @@ class ZeroCheckpoint : public ArchiveCheckpoint {
   void finish();
 
   UnknownNames unknown;  // of all files that were opened
+  // Tensors that other ranks have again, whole; nothing but a comparison reads them.
+  std::vector<TensorEntry> copies;
 
  private:
   // Records, which the low half of Chunk::tag numbers, by file and place: tensors that are views of
@@ -97,6 +99,8 @@ class Partitions {
   // The same for an entry of the dict `module`, which gives it a key.
   Result<> add_module(const std::string& name, const std::string& state, const Flat& flat,
                       const std::string& where);
+  // What was added so far, out of the catalog; what is added next may have the same names.
+  std::vector<TensorEntry> take();
 
  private:
   Result<TensorEntry*> entry(const std::string& name, const std::string& state, DType dtype,

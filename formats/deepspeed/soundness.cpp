@@ -8,6 +8,7 @@
 #include "ebb/formats/core/json_text.h"
 #include "ebb/formats/deepspeed/config.h"
 #include "ebb/formats/deepspeed/deepspeed.h"
+#include "ebb/formats/deepspeed/partition.h"
 #include "ebb/formats/elements/box_reader.h"
 
 namespace ebb::formats {
@@ -52,6 +53,55 @@ Result<bool> is_rounded(const Checkpoint& checkpoint, const TensorEntry& param,
   return true;
 }
 
+Result<bool> is_copy(const Checkpoint& checkpoint, const TensorEntry& copy,
+                     const TensorEntry& tensor) {
+  EBB_TRY_ASSIGN(const BoxReader here, BoxReader::open(checkpoint, copy));
+  EBB_TRY_ASSIGN(const BoxReader there, BoxReader::open(checkpoint, tensor));
+  const std::uint64_t elems = volume(copy.shape);
+  for (std::uint64_t first = 0; first < elems; first += kBlock)
+    for (const Box& box : boxes_of(copy.shape, {first, std::min(kBlock, elems - first)})) {
+      ByteVector left(volume(box.extent) * bytes_of(copy.dtype));
+      ByteVector right(left.size());
+      EBB_TRY(here.read(box, left));
+      EBB_TRY(there.read(box, right));
+      if (!same_numbers(copy.dtype, left, right)) return false;
+    }
+  return true;
+}
+
+// What several ranks of tensor or pipeline parallelism have, whole, they have alike.
+std::vector<Error> copies_that_differ(const ZeroCheckpoint& checkpoint) {
+  std::map<std::pair<std::string_view, std::string_view>, const TensorEntry*> tensors;
+  for (const TensorEntry& tensor : checkpoint.catalog().tensors)
+    tensors.emplace(std::pair(tensor.name, tensor.state), &tensor);
+  const TensorEntry* first = nullptr;
+  std::size_t count = 0;
+  for (const TensorEntry& copy : checkpoint.copies) {
+    const auto tensor = tensors.find({copy.name, copy.state});
+    if (tensor == tensors.end() || tensor->second->shape != copy.shape ||
+        tensor->second->dtype != copy.dtype)
+      continue;
+    const auto same = is_copy(checkpoint, copy, *tensor->second);
+    if (!same || *same) continue;
+    if (first == nullptr) first = &copy;
+    ++count;
+  }
+  if (first == nullptr) return {};
+  const std::string file = first->chunks.empty()
+                               ? std::string()
+                               : checkpoint.catalog().files[first->chunks.front().file].name;
+  Error error{
+      Code::corrupt,
+      compose("{}: {} of {}{} is not what the ranks of tensor or pipeline parallelism before "
+              "have of it: files of two saves, or ranks that have drifted apart",
+              file, first->state, json_string(first->name),
+              (count == 1 ? "" : compose(" and {} other tensors", count - 1))),
+      "what the first rank has is read; a job that goes on would go on with each rank's own"};
+  error.place.file = file;
+  error.place.tensor = first->name;
+  return {std::move(error)};
+}
+
 std::vector<Error> problems_of(const std::shared_ptr<const SourceTree>& tree,
                                const Catalog& catalog) {
   // ZenFlow's optimizer steps behind the model's back: its masters are ahead of the weights.
@@ -74,7 +124,9 @@ std::vector<Error> problems_of(const std::shared_ptr<const SourceTree>& tree,
     if (first == nullptr) first = &tensor;
     ++count;
   }
-  if (first == nullptr) return {};
+  std::vector<Error> problems =
+      copies_that_differ(static_cast<const ZeroCheckpoint&>(**checkpoint));
+  if (first == nullptr) return problems;
   const std::string& file = (*checkpoint)->catalog().files[first->chunks.front().file].name;
   Error error{Code::corrupt,
               compose("{}/{}: the weights of {}{} are not the master weights of the optimizer "
@@ -86,7 +138,8 @@ std::vector<Error> problems_of(const std::shared_ptr<const SourceTree>& tree,
               "those are the wrong ones"};
   error.place.file = file;
   error.place.tensor = first->name;
-  return {std::move(error)};
+  problems.push_back(std::move(error));
+  return problems;
 }
 
 }  // namespace

@@ -286,6 +286,7 @@ class UniversalDescriber {
     catalog().world = world < (1 << 20) ? static_cast<std::uint32_t>(world) : 1;
     catalog().partition = compose(
         "whole tensors, for any stage and number of ranks; written from stage {}", facts_.stage);
+    undo_dealing(models.facts(), catalog().world, facts_);
     set_values(catalog(), tag(), groups_, models.facts(), std::move(facts_));
     return {};
   }

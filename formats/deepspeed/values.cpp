@@ -106,15 +106,21 @@ void note_steps(Catalog& catalog, const std::string& tag) {
                 most, step));
 }
 
-// Names come in the order of the flat buffers; groups list them as the engine's own lists do.
-void undo_dealing(const Catalog& catalog, const ModelFacts& model, OptimizerFacts& optimizer) {
+}  // namespace
+
+void undo_dealing(const ModelFacts& model, std::uint32_t world, OptimizerFacts& optimizer) {
   const auto config = std::ranges::find(model.engine, "ds_config", &ValueEntry::key);
   if (config == model.engine.end() || !round_robin(config->value, optimizer.stage)) return;
   for (GroupEntry& group : optimizer.groups)
-    group.params = dealt_back(std::move(group.params), catalog.world);
+    group.params = dealt_back(std::move(group.params), world);
 }
 
-}  // namespace
+bool same_settings(const GroupEntry& a, const GroupEntry& b) {
+  return std::equal(a.settings.begin(), a.settings.end(), b.settings.begin(), b.settings.end(),
+                    [](const auto& x, const auto& y) {
+                      return x.first == y.first && to_json(x.second) == to_json(y.second);
+                    });
+}
 
 void set_values(Catalog& catalog, const std::string& tag, const std::vector<Group>& groups,
                 const ModelFacts& model, OptimizerFacts optimizer) {
@@ -122,7 +128,6 @@ void set_values(Catalog& catalog, const std::string& tag, const std::vector<Grou
   catalog.step = model.global_steps;
   set_param_steps(catalog, groups, optimizer.steps);
   note_steps(catalog, tag);
-  undo_dealing(catalog, model, optimizer);
   Values values(catalog);
   if (catalog.step) {
     values.add("step", Value::of_int(*catalog.step), Kind::echoed);

@@ -54,8 +54,12 @@ void deepspeed_names(ByteView input) {
     rest.remove_prefix(std::min(line + 1, rest.size()));
   }
   if (const auto files = formats::deepspeed::find_files(tree)) {
-    for (const auto& [rank, name] : files->model) EBB_CHECK(tree.find(name) != nullptr);
-    for (const auto& [rank, name] : files->optimizer) EBB_CHECK(tree.find(name) != nullptr);
+    for (const formats::deepspeed::RankFiles& rank : files->of_model_ranks) {
+      for (const auto& [data_rank, name] : rank.model) EBB_CHECK(tree.find(name) != nullptr);
+      for (const auto& [data_rank, name] : rank.optimizer) EBB_CHECK(tree.find(name) != nullptr);
+    }
+    for (const auto& [place, name] : files->layers) EBB_CHECK(tree.find(name) != nullptr);
+    for (const auto& [place, name] : files->experts) EBB_CHECK(tree.find(name) != nullptr);
   }
 }
 

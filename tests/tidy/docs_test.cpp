@@ -108,22 +108,45 @@ TEST(Tidy, EveryWayToBreakInputNamesATestOrSaysOpen) {
   const SourceFile* page = find_file("tests/malformed.md");
   ASSERT_NE(page, nullptr);
   Offenders offenders;
-  const auto rows = rows_of(*page, "P|Z|DS|D|S|H|M|F|C", offenders);
+  const auto rows = rows_of(*page, "P|Z|R|DS|D|S|H|M|F|TC|C", offenders);
   check_proofs(rows, offenders);
   for (const auto& [letters, count] : std::map<std::string, int>{{"P", 32},
                                                                  {"Z", 14},
+                                                                 {"R", 9},
                                                                  {"D", 16},
                                                                  {"S", 12},
                                                                  {"H", 9},
                                                                  {"DS", 9},
                                                                  {"M", 5},
                                                                  {"F", 6},
+                                                                 {"TC", 6},
                                                                  {"C", 10}}) {
     for (int i = 1; i <= count; ++i) {
       const std::string id = letters + (i < 10 ? "0" : "") + std::to_string(i);
       if (!rows.contains(id)) offenders.add(id + ": missing");
     }
   }
+  EXPECT_TRUE(offenders.none());
+}
+
+// What a program finds in ebb.error/1, and in Python as `code`.
+TEST(Tidy, EveryErrorCodeHasItsLineOnThePageOfErrors) {
+  const SourceFile *codes = find_file("formats/core/error.h"), *page = find_file("docs/errors.md");
+  ASSERT_TRUE(codes != nullptr && page != nullptr);
+  const std::regex code("^  (\\w+),? +// .*");
+  Offenders offenders;
+  std::size_t found = 0;
+  for (const std::string& line : codes->lines) {
+    std::smatch match;
+    if (line.starts_with("};")) break;
+    if (!std::regex_match(line, match, code)) continue;
+    ++found;
+    const std::string row = "| `" + match[1].str() + "` |";
+    if (std::ranges::none_of(page->lines,
+                             [&](const std::string& one) { return one.starts_with(row); }))
+      offenders.add("docs/errors.md has no row " + row);
+  }
+  EXPECT_EQ(found, 14u);
   EXPECT_TRUE(offenders.none());
 }
 

@@ -62,6 +62,14 @@ TEST(InspectUsage, WithoutAPathItIsTheFolderOneStandsIn) {
   EXPECT_EQ(here.out, "." + there.out.substr(there.out.find(':')));
 }
 
+TEST(InspectUsage, AnAddressIsNoPath) {
+  const Outcome run = inspect({"s3://bucket/step-100"});
+  EXPECT_EQ(run.exit, 2);
+  EXPECT_NE(run.err.find("hint: only paths are read: mount what is there, or copy it here first"),
+            std::string::npos)
+      << run.err;
+}
+
 TEST(InspectUsage, QuietAnswersByTheExitCode) {
   const Outcome same = inspect({kHsdp, "--diff", kHsdp, "-q"});
   EXPECT_EQ(same.exit, 0);

@@ -146,6 +146,10 @@ std::optional<Error> object_of_a_job(const fs::path& path, const Catalog& catalo
 Error with_nearest_name(Error error, const std::string& path) {
   std::error_code code;
   if (!error.hint.empty() || fs::exists(fs::symlink_status(path, code))) return error;
+  if (path.find("://") != std::string::npos) {
+    error.hint = "only paths are read: mount what is there, or copy it here first";
+    return error;
+  }
   if (const auto near = nearest_name(trimmed(path)))
     error.hint = "did you mean " + printable(*near, 1000) + "?";
   return error;

@@ -7,6 +7,7 @@
 
 #include "ebb/formats/deepspeed/deepspeed.h"
 #include "ebb/formats/registry.h"
+#include "tests/formats/deepspeed/deepspeed_fixtures.h"
 #include "tests/formats/deepspeed/made_content.h"
 #include "tests/support/archives.h"
 #include "tests/support/emit_in_memory.h"
@@ -18,8 +19,10 @@ namespace ebb {
 namespace {
 
 namespace fs = std::filesystem;
+using test_support::described;
 using test_support::MadeContent;
 using test_support::MemoryTree;
+using test_support::without;
 
 const std::string kFolder = "global_step7_universal/";
 
@@ -62,21 +65,6 @@ std::shared_ptr<MemoryTree> universal_of(const std::vector<MadeContent>& parts) 
     }
   }
   return tree;
-}
-
-std::shared_ptr<MemoryTree> without(const MemoryTree& tree, const std::string& left_out) {
-  auto rest = std::make_shared<MemoryTree>("ck");
-  for (const auto& entry : tree.entries())
-    if (entry.name != left_out)
-      rest->add(entry.name, const_cast<MemoryTree&>(tree).bytes_of(entry.name));
-  return rest;
-}
-
-std::unique_ptr<Checkpoint> described(std::shared_ptr<const formats::SourceTree> tree) {
-  auto checkpoint = formats::describe(std::move(tree));
-  EXPECT_TRUE(checkpoint.has_value()) << checkpoint.error().message;
-  EBB_CHECK(checkpoint.has_value());
-  return std::move(*checkpoint);
 }
 
 MadeContent four_layers() {

@@ -1,0 +1,117 @@
+// Checkpoints of runs with pipeline, tensor and expert parallelism that DeepSpeed itself wrote,
+// read whole and compared with the training objects; and the same ones damaged.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include "ebb/formats/deepspeed/deepspeed.h"
+#include "tests/formats/deepspeed/deepspeed_fixtures.h"
+#include "tests/formats/deepspeed/emitted.h"
+#include "tests/support/archives.h"
+#include "tests/support/expected.h"
+#include "tests/support/source_tree.h"
+
+namespace ebb {
+
+namespace {
+
+using test_support::described;
+using test_support::MemoryTree;
+using test_support::without;
+
+std::shared_ptr<MemoryTree> fixture(const std::string& name) {
+  return test_support::load_tree(kFixtures / name / "data");
+}
+
+class ParallelFixture : public testing::TestWithParam<std::string> {};
+
+TEST_P(ParallelFixture, HoldsWhatTheEnginesHeld) {
+  const auto folder = kFixtures / GetParam();
+  const auto tree = fixture(GetParam());
+  ASSERT_TRUE(formats::detect_deepspeed(*tree));
+  const auto checkpoint = described(tree);
+  const auto covered = prove_coverage(checkpoint->catalog());
+  EXPECT_TRUE(covered.has_value()) << covered.error().message;
+  EXPECT_EQ(test_support::differences(*checkpoint, folder / "expected.json",
+                                      test_support::Compare::tensors),
+            "");
+  EXPECT_EQ(
+      test_support::value_differences(checkpoint->catalog(), folder / "expected.json", kNotStored),
+      "");
+  const auto problems = formats::deepspeed_problems(tree, checkpoint->catalog());
+  EXPECT_TRUE(problems.empty()) << problems.front().message;
+}
+
+// The groups name every trained parameter once.
+TEST_P(ParallelFixture, HasItsParametersInGroups) {
+  const auto checkpoint = described(fixture(GetParam()));
+  std::vector<std::string> in_groups;
+  for (const GroupEntry& group : checkpoint->catalog().groups)
+    in_groups.insert(in_groups.end(), group.params.begin(), group.params.end());
+  std::vector<std::string> trained;
+  for (const TensorEntry& tensor : checkpoint->catalog().tensors)
+    if (tensor.state == "master") trained.push_back(tensor.name);
+  std::ranges::sort(in_groups);
+  std::ranges::sort(trained);
+  EXPECT_EQ(in_groups, trained);
+  for (const std::string& name : trained)
+    EXPECT_TRUE(checkpoint->catalog().param_steps.contains(name) ||
+                GetParam().find("muon") != std::string::npos)
+        << name;
+}
+
+TEST_P(ParallelFixture, BecomesUniversalAndIsTheSame) {
+  const auto checkpoint = described(fixture(GetParam()));
+  const auto emitted = test_support::emit(*checkpoint, Policy::replicated, 1);
+  EXPECT_EQ(test_support::content_differences(*checkpoint, *emitted.checkpoint), "");
+}
+
+INSTANTIATE_TEST_SUITE_P(Pipelines, ParallelFixture,
+                         testing::Values("pp_z1_bf16_w4", "pp_z1_bf16opt_w4", "pp_z1_fp32_w3"));
+INSTANTIATE_TEST_SUITE_P(TensorParallel, ParallelFixture,
+                         testing::Values("pptp_z1_bf16_w8", "autotp_z1_bf16_w4",
+                                         "autotp_z2_fp32_w2", "autotp_z3_bf16_w4"));
+INSTANTIATE_TEST_SUITE_P(Experts, ParallelFixture,
+                         testing::Values("moe_z1_bf16_w2", "moe_z2_bf16_w4"));
+
+// Every file of a rank, a layer or an expert is missed by its name.
+TEST(ParallelDamage, DS02AMissingFileIsNamed) {
+  const std::pair<std::string, std::string> cases[] = {
+      {"pp_z1_bf16_w4", "mp_rank_01_model_states.pt"},
+      {"pp_z1_bf16_w4", "bf16_zero_pp_rank_1_mp_rank_01_optim_states.pt"},
+      {"pp_z1_bf16_w4", "bf16_zero_pp_rank_0_mp_rank_00_optim_states.pt"},
+      {"pp_z1_bf16_w4", "layer_03-model_states.pt"},
+      {"pptp_z1_bf16_w8", "layer_02-model_01-model_states.pt"},
+      {"pptp_z1_bf16_w8", "mp_rank_03_model_states.pt"},
+      {"autotp_z1_bf16_w4", "mp_rank_00_model_states.pt"},
+      {"autotp_z1_bf16_w4", "mp_rank_01_model_states.pt"},
+      {"moe_z2_bf16_w4", "layer_1_expert_3_mp_rank_00_model_states.pt"},
+      {"moe_z2_bf16_w4", "bf16_zero_pp_rank_2_mp_rank_00_optim_states.pt"}};
+  for (const auto& [name, file] : cases) {
+    const auto checkpoint = formats::describe_deepspeed(without(*fixture(name), file));
+    ASSERT_FALSE(checkpoint.has_value()) << file;
+    EXPECT_EQ(checkpoint.error().code, Code::incomplete) << checkpoint.error().message;
+    EXPECT_NE(checkpoint.error().message.find(file), std::string::npos)
+        << checkpoint.error().message;
+    EXPECT_NE(checkpoint.error().hint, "") << file;
+  }
+}
+
+// All files of the last stage: only the first ones' numbers tell that there was one.
+TEST(ParallelDamage, DS02AMissingStageIsNamed) {
+  const auto checkpoint =
+      formats::describe_deepspeed(without(*fixture("pp_z1_bf16_w4"), "mp_rank_01"));
+  ASSERT_FALSE(checkpoint.has_value());
+  EXPECT_EQ(checkpoint.error().code, Code::incomplete);
+  EXPECT_NE(checkpoint.error().message.find(
+                "files of mp_rank_01 are missing (2 ranks of tensor or pipeline parallelism"),
+            std::string::npos)
+      << checkpoint.error().message;
+}
+
+}  // namespace
+
+}  // namespace ebb
