@@ -1,7 +1,7 @@
 """judge_titan.py CKPT_CONVERT: torchtitan's own llama3 model and its checkpointer decide about what
 examples/python/hf_to_titan.py makes of a Llama of transformers, as
 docs/recipes/trainer-to-torchtitan.md tells it: one forward pass on the weights, then steps on the
-optimizer's states, beside transformers. AdamW through a real Trainer, torchtitan's q, k and v joined;
+optimizer's states, beside transformers. AdamW through a real Trainer, q, k and v joined;
 torch.optim.Muon in a loop by hand, q, k and v apart.
 Environment: tests/judges/setup_trainers; EBB_LIBRARY and PYTHONPATH lead to Ebb."""
 import contextlib
