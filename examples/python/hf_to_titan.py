@@ -1,8 +1,9 @@
 """A Llama that transformers trained, as a checkpoint that torchtitan 0.3 resumes: weights, Adam's
-moments, step counters. Names are mapped, rows of q and k are permuted for its RoPE, and q, k and v
-of each state are joined as torchtitan joins them.
+moments or Muon's momentum, step counters. Names are mapped, rows of q and k are permuted for its
+RoPE, and q, k and v of each state are joined as torchtitan joins them.
 
-python hf_to_titan.py CHECKPOINT CONFIG.json OUT/step-N     (of any format that has names)"""
+python hf_to_titan.py CHECKPOINT CONFIG.json OUT/step-N [separate]
+CHECKPOINT: of any format that has names. separate: for a model with fuse_qkv=False."""
 import json
 import re
 import sys
@@ -35,32 +36,36 @@ def titan_rows(name, tensor, heads):
     return tensor
 
 
-def main(source, config, out):
+def main(source, config, out, qkv="joined"):
     with open(config) as file:
         config = json.load(file)
     kv_heads = config.get("num_key_value_heads") or config["num_attention_heads"]
     heads = {"q": config["num_attention_heads"], "k": kv_heads}
     checkpoint = ebb.open(source)
 
-    def read(name, state):
-        return titan_rows(name, checkpoint[name, state].torch(), heads)
+    def state_of(name, state):
+        tensor = checkpoint[name, state].torch()
+        return titan_rows(name, tensor, heads) if tensor.dim() else tensor
 
     content = {"train_state.step": torch.tensor(checkpoint.step)}
     for name, weight in checkpoint.weights().items():  # wq, wk and wv lie apart
         content[titan_name(name)] = titan_rows(name, weight.torch(), heads)
     for group in checkpoint.groups:
         for name in group.params:
-            if "k_proj" in name or "v_proj" in name:
-                continue  # with q: torchtitan's optimizer has one parameter for the three
-            names = [name.replace("q_proj", f"{letter}_proj") for letter in "qkv"]
-            ours = titan_name(name).replace(".wq.", ".wqkv.")
-            for state in ("exp_avg", "exp_avg_sq"):
-                tensor = read(name, state)
-                if ours.endswith(".wqkv.weight"):  # each group of heads: its q, its k, its v
-                    parts = [read(n, state).unflatten(0, (kv_heads, -1)) for n in names]
-                    tensor = torch.cat(parts, 1).flatten(0, 1)
-                content[f"optimizer.state.{ours}.{state}"] = tensor
-            content[f"optimizer.state.{ours}.step"] = checkpoint[name, "step"].torch()
+            ours, together = titan_name(name), [name]
+            if qkv == "joined" and re.search("[qkv]_proj", name):
+                if "q_proj" not in name:
+                    continue  # with q: torchtitan's optimizer has one parameter for the three
+                ours = ours.replace(".wq.", ".wqkv.")
+                together = [name.replace("q_proj", f"{letter}_proj") for letter in "qkv"]
+            for state in checkpoint.states:
+                if state in ("param", "master") or (name, state) not in checkpoint:
+                    continue
+                tensors = [state_of(each, state) for each in together]
+                if len(tensors) > 1 and tensors[0].dim():  # of each group of heads: q, k, v
+                    tensors = [each.unflatten(0, (kv_heads, -1)) for each in tensors]
+                    tensors = [torch.cat(tensors, 1).flatten(0, 1)]
+                content[f"optimizer.state.{ours}.{state}"] = tensors[0]
             for setting, value in group.settings.items():
                 if isinstance(value, dict):
                     value = tuple(value["$tuple"])

@@ -136,6 +136,8 @@ def rewrite(page, changes):
 def main(arguments):
     update = "--update" in arguments
     bin_folder, *named = [a for a in arguments if a != "--update"]
+    if not Path(bin_folder, "ckpt-inspect").exists():
+        return f"{bin_folder}: no programs are here; ./dev build makes them"
     report = Report()
     for page in named or pages():
         run_page(page, bin_folder, report, update)
