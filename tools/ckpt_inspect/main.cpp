@@ -85,7 +85,7 @@ Result<Exit> show(Console& console, const View& view, const Arguments& arguments
   if (mode == "shards") return show_shards(console, view);
   if (mode == "groups") return show_groups(console, view);
   if (mode == "verify") return verify(console, view);
-  if (mode == "stats") return show_statistics(console, view);
+  if (mode == "stats") return show_statistics(console, view, arguments.text("picture"));
   if (mode == "map") return write_map(console, view, *arguments.text("map"));
   if (mode == "explain-resume") {
     EBB_TRY_ASSIGN(const std::uint32_t world, world_of(arguments));
