@@ -8,7 +8,7 @@
 #include "tests/tools/convert.h"
 #include "tests/tools/pictures.h"
 
-namespace ebb {
+namespace ebb::plan_test {
 namespace {
 
 using test_support::Outcome;
@@ -70,4 +70,4 @@ TEST(ConvertPlan, IsAPartOfTheDryRun) {
 }
 
 }  // namespace
-}  // namespace ebb
+}  // namespace ebb::plan_test

@@ -6,6 +6,7 @@
 
 #include <array>
 
+#include "ebb/formats/core/json_text.h"
 #include "tools/ckpt_inspect/gaps.h"
 #include "tools/pictures/layers.h"
 #include "tools/pictures/page.h"

@@ -30,7 +30,7 @@ constexpr std::array kFlags = {
     flag(kModes, "--stats", "smallest, largest, mean, norm, zeros, NaN",
          "Reads every element once, a few MiB at a time. NaN and infinities are counted and left "
          "out of the rest; of complex numbers, real and imaginary parts count one by one."),
-    flag(kModes, "--picture FILE.html", "with --stats: draw norms by layer and state"),
+    flag(kModes, "--picture FILE", "with --stats: norms by layer and state, as HTML"),
     flag(kModes, "-d, --diff OTHER", "compare with another checkpoint, in any format",
          "Tensors are matched by parameter and state and compared bit for bit, across formats and "
          "numbers of ranks; so are step, settings and values. Exit code 1 when they differ."),

@@ -229,9 +229,13 @@ std::string headline(const View& view) {
   const std::uint64_t padding = view.catalog().padding_elems;
   const double whole = static_cast<double>(elements + padding);
   const double padded = whole > 0 ? 100.0 * static_cast<double>(padding) / whole : 0;
-  return compose("{}{}{} elements; the fullest has {} % more than the mean; padding {} %",
-                 plural(held.size(), "rank"), held.size() == 1 ? " holds " : " hold ",
-                 count_text(elements), decimal(above, 2), decimal(padded, 2));
+  std::string out =
+      compose("{}{}{}", plural(held.size(), "rank"), held.size() == 1 ? " holds " : " hold ",
+              elements == 1 ? "1 element" : count_text(elements) + " elements");
+  if (held.size() > 1)
+    out += compose("; the fullest has {} % more than the mean", decimal(above, 2));
+  if (padding > 0) out += compose("; padding {} %", decimal(padded, 2));
+  return out;
 }
 
 pictures::Page page_of(const View& view, const Map& map) {

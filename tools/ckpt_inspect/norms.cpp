@@ -72,7 +72,7 @@ Result<> NormsPicture::add(const TensorEntry& tensor, const std::optional<Statis
 
 std::string NormsPicture::headline() const {
   const std::string sound =
-      unsound_ == 0 ? "no NaN, no infinity in " + plural(tensors_seen_, "tensor")
+      unsound_ == 0 ? "No NaN, no infinity in " + plural(tensors_seen_, "tensor")
                     : compose("{} of {} {} NaN or infinities", unsound_,
                               plural(tensors_seen_, "tensor"), unsound_ == 1 ? "has" : "have");
   if (largest_ < 0) return sound;

@@ -38,7 +38,7 @@ constexpr std::array kFlags = {
          "swap-bench says how long.")
         .as(FlagType::count)
         .or_else("20"),
-    flag(kHow, "--picture FILE.html", "and draw the rates, and where a step lies"),
+    flag(kHow, "--picture FILE", "draw rates and where a step lies, as HTML"),
     flag(kHow, "--json", "for programs: one JSON document"),
 };
 

@@ -16,8 +16,10 @@ std::string headline(const Advice& advice, const std::optional<Step>& step) {
                                    decimal(use.rates.mixed.median / 1e9, 2),
                                    bytes_text(use.setting.operation_bytes), use.setting.depth);
   if (!step) return rate;
-  return compose("{} s for a step on {} of state: {}", decimal(step->seconds, 2),
-                 bytes_text(step->state.bytes), rate);
+  const std::string seconds =
+      step->seconds < 1 ? significant(step->seconds, 3) : decimal(step->seconds, 2);
+  return compose("{} s for a step on {} of state: {}", seconds, bytes_text(step->state.bytes),
+                 rate);
 }
 
 }  // namespace

@@ -1,20 +1,23 @@
 // ckpt-inspect --map: what is drawn is what --shards --json lists.
 #include <gtest/gtest.h>
-#include <simdjson.h>
 
 #include <filesystem>
+#include <fstream>
 #include <set>
 #include <tuple>
 
 #include "tests/tools/ckpt_inspect/inspect.h"
+#include "tests/tools/ckpt_inspect/json.h"
 #include "tests/tools/pictures.h"
 
-namespace ebb {
+namespace ebb::map_test {
 namespace {
 
 namespace fs = std::filesystem;
 using inspect_test::bytes_of;
 using inspect_test::inspect;
+using inspect_test::list_in;
+using inspect_test::parsed;
 using inspect_test::write_safetensors;
 using simdjson::dom::element;
 using test_support::Outcome;
@@ -29,10 +32,9 @@ using Shard =
 
 std::multiset<Shard> drawn(element data) {
   std::multiset<Shard> all;
-  for (const element strip : data["strips"].get_array().value()) {
+  for (const element strip : list_in(data, "strips")) {
     std::vector<std::int64_t> numbers;
-    for (const element number : strip["numbers"].get_array().value())
-      numbers.push_back(number_in(number));
+    for (const element number : list_in(strip, "numbers")) numbers.push_back(number_in(number));
     std::array<std::int64_t, 5> now = {};
     for (std::size_t i = 0; i < numbers.size(); ++i) {
       now[i % 5] += numbers[i];
@@ -51,11 +53,13 @@ std::multiset<Shard> drawn(element data) {
 
 std::multiset<Shard> listed(element document) {
   std::multiset<Shard> all;
-  for (const element shard : document["shards"].get_array().value())
+  for (const element shard : list_in(document, "shards")) {
+    if (number_in(shard["length"].value()) == 0) continue;  // a rank that has nothing of it
     all.emplace(text_in(shard["name"].value()), text_in(shard["state"].value()),
                 number_in(shard["rank"].value()), text_in(shard["file"].value()),
                 number_in(shard["offset"].value()),
                 number_in(shard["offset"].value()) + number_in(shard["length"].value()));
+  }
   return all;
 }
 
@@ -68,7 +72,7 @@ TEST_P(Map, DrawsTheShardsThatAreListed) {
   simdjson::dom::parser of_page, of_tool;
   const std::string data = data_of_picture(scratch / "map.html");
   const std::string shards = inspect({GetParam(), "--shards", "--json"}).out;
-  EXPECT_EQ(drawn(of_page.parse(data).value()), listed(of_tool.parse(shards).value()));
+  EXPECT_EQ(drawn(parsed(of_page, data)), listed(parsed(of_tool, shards)));
 }
 
 INSTANTIATE_TEST_SUITE_P(Fixtures, Map,
@@ -104,10 +108,29 @@ TEST(InspectMap, ADigitInsideAWordIsNoLayer) {
   EXPECT_NE(map_of(scratch, scratch / "fc").find("\"layers\": []"), std::string::npos);
 }
 
-TEST(InspectMap, DrawsHolesOverlapsAndPadding) {
+// A shard of a vector that says that it begins at this row, and not at row 6 as it does.
+std::string map_with_shard_at(const std::string& row) {
   const ScratchDirectory scratch;
-  EXPECT_EQ(map_of(scratch, "dcp/bad_hole/data").find("\"holes\": []"), std::string::npos);
-  EXPECT_EQ(count_of(map_of(scratch, "dcp/bad_overlap/data"), "also by rank"), 2u);
+  fs::copy(fs::path(EBB_FIXTURES) / "safetensors/dcp_hf_sharded_w3/data", scratch / "x");
+  const std::string file = scratch / "x/shard-00003-model-00001-of-00001.safetensors";
+  std::string bytes = test_support::text_of_file(file);
+  const std::string before = R"(\"v\": {\"saved_offsets\": [)";
+  bytes.replace(bytes.find(before) + before.size(), 1, row);
+  std::ofstream(file, std::ios::binary) << bytes;
+  return map_of(scratch, scratch / "x");
+}
+
+TEST(InspectMap, DrawsHolesAndOverlaps) {
+  const std::string hole = map_with_shard_at("7"), overlap = map_with_shard_at("5");
+  EXPECT_EQ(hole.find("\"holes\": []"), std::string::npos) << hole;
+  EXPECT_EQ(count_of(hole, "also by rank"), 0u);
+  EXPECT_NE(overlap.find("\"holes\": []"), std::string::npos);
+  EXPECT_EQ(count_of(overlap, "also by rank"), 2u) << overlap;
+  EXPECT_NE(overlap.find("rows 5, also by rank 1 in shard-00002"), std::string::npos) << overlap;
+}
+
+TEST(InspectMap, DrawsPadding) {
+  const ScratchDirectory scratch;
   EXPECT_NE(map_of(scratch, "deepspeed/z3_muon_bf16_w4/data").find("\"padding\": 20,"),
             std::string::npos);
 }
@@ -133,4 +156,4 @@ TEST(InspectMap, OfOneRankDrawsWhatItWrote) {
 }
 
 }  // namespace
-}  // namespace ebb
+}  // namespace ebb::map_test

@@ -1,18 +1,20 @@
 // ckpt-inspect --stats --picture: the numbers of --stats --json, by layer.
 #include <gtest/gtest.h>
-#include <simdjson.h>
 
 #include <cmath>
 #include <filesystem>
 #include <map>
 
 #include "tests/tools/ckpt_inspect/inspect.h"
+#include "tests/tools/ckpt_inspect/json.h"
 #include "tests/tools/pictures.h"
 
-namespace ebb {
+namespace ebb::norms_test {
 namespace {
 
 using inspect_test::inspect;
+using inspect_test::list_in;
+using inspect_test::parsed;
 using simdjson::dom::element;
 using test_support::Outcome;
 using test_support::ScratchDirectory;
@@ -22,7 +24,7 @@ using Squares = std::map<std::pair<std::string, std::string>, double>;
 
 Squares drawn(element data) {
   Squares all;
-  for (const element row : data["tensors"].get_array().value()) {
+  for (const element row : list_in(data, "tensors")) {
     double norm = 0;
     if (row.at(5).value()["norm"].get_double().get(norm) != simdjson::SUCCESS) continue;
     all[{std::string(row.at(0).value().get_string().value()),
@@ -39,9 +41,9 @@ TEST(InspectNorms, OfTheLayersOfAStackMakeThatOfTheTensor) {
     ASSERT_EQ(run.exit, 0) << run.err;
     simdjson::dom::parser of_page, of_tool;
     const std::string data = data_of_picture(scratch / "n.html");
-    const Squares squares = drawn(of_page.parse(data).value());
+    const Squares squares = drawn(parsed(of_page, data));
     std::size_t compared = 0;
-    for (const element tensor : of_tool.parse(run.out).value()["tensors"].get_array().value()) {
+    for (const element tensor : list_in(parsed(of_tool, run.out), "tensors")) {
       double norm = 0;
       if (tensor["stats"]["norm"].get_double().get(norm) != simdjson::SUCCESS) continue;
       const double found = squares.at({std::string(tensor["name"].get_string().value()),
@@ -78,4 +80,4 @@ TEST(InspectNorms, ArePartOfStatsAndReplaceNothingElse) {
 }
 
 }  // namespace
-}  // namespace ebb
+}  // namespace ebb::norms_test

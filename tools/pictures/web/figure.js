@@ -14,6 +14,14 @@ function element(kind, attributes, ...inside) {
   return made;
 }
 
+// Nothing in a name may change how the text around it is shown: controls, and what turns the
+// direction of writing around, are spelt.
+function plain(text) {
+  const unseen = /[\u0000-\u001f\u007f-\u009f\u061c\u200b-\u200f\u2028-\u202e\u2066-\u2069\ufeff]/g;
+  return String(text).replace(unseen, (one) =>
+    '\\u' + one.charCodeAt(0).toString(16).padStart(4, '0'));
+}
+
 const reader = {
   place: null,
   make() {
@@ -26,8 +34,8 @@ const reader = {
     const [head, ...rest] = facts;
     const list = element('dl', {});
     for (const [term, value] of rest)
-      list.append(element('div', {}, element('dt', {}, term), element('dd', {}, String(value))));
-    this.place.replaceChildren(element('strong', {}, head), list);
+      list.append(element('div', {}, element('dt', {}, term), element('dd', {}, plain(value))));
+    this.place.replaceChildren(element('strong', {}, plain(head)), list);
   },
 };
 
@@ -118,23 +126,26 @@ class Figure {
   }
 
   drawTicks(context, row, width, height) {
+    const taken = [];
     for (const [value, text] of row.axis || this.ticks) {
       const x = (value - this.view[0]) / (this.view[1] - this.view[0]) * width;
       if (row.axis) {
-        context.textAlign = x < 15 ? 'left' : x > width - 15 ? 'right' : 'center';
-        drawText(context, text, x, height / 2, '--soft', '--paper');
+        const half = text.length * 3.2 + 4, at = Math.max(half, Math.min(x, width - half));
+        if (taken.some(([other, its]) => Math.abs(other - at) < its + half)) continue;
+        taken.push([at, half]);
+        drawText(context, text, at, height / 2, '--soft', '--paper');
       } else {
         context.fillStyle = theme.colour('--line');
         context.fillRect(Math.min(x, width - 1), 0, 1, height);
       }
     }
-    context.textAlign = 'center';
   }
 
   // A mark's own text where it fits; else that of the run of marks of its group.
   drawTexts(context, row, places, height) {
     const fits = (text, wide) => text && text.length * 6.4 + 6 < wide;
-    const put = (text, style, x, wide) => {
+    const put = (name, style, x, wide) => {
+      const text = plain(name);
       const plate = text.length * 6.4 + 4;
       context.fillStyle = theme.colour(style.fill);
       if (style.hatch) context.fillRect(x + (wide - plate) / 2, 1, plate, height - 2);
@@ -160,14 +171,16 @@ class Figure {
     }
   }
 
+  // Inside the canvas, whatever is chosen.
   outline(context, row, width, height) {
     if (!this.chosen || this.chosen[0] !== row) return;
     const [x, wide] = this.place(row, this.chosen[1], width);
+    const left = Math.max(1, x - 2), right = Math.min(width - 1, x + wide + 2);
     context.lineWidth = 2;
     context.strokeStyle = theme.colour('--paper');
-    context.strokeRect(x - 1, 3, wide + 2, height - 6);
+    context.strokeRect(left + 2, 3, Math.max(right - left - 4, 0), height - 6);
     context.strokeStyle = theme.colour('--ink');
-    context.strokeRect(x - 2, 1, wide + 4, height - 2);
+    context.strokeRect(left, 1, right - left, height - 2);
     context.lineWidth = 1;
   }
 

@@ -1,7 +1,7 @@
 'use strict';
-// How marks look. A style is {fill, ink, hatch, shape}: colours are hex or the name of a variable of
-// frame.css; the shape is a bar, a dot, a ring or a range. What a colour says is said by a hatch or
-// by words as well.
+// How marks look. A style is {fill, ink, hatch, shape}: colours are hex or the name of a variable
+// of frame.css; the shape is one of kShapes. What a colour says is said by a hatch or by words as
+// well.
 
 const theme = {
   colours: new Map(), patterns: new Map(),

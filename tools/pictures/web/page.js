@@ -175,8 +175,8 @@ class SameAsTable {
 
   line(i) {
     const line = element('tr', {});
-    this.table.row(i).forEach((cell, at) =>
-      line.append(element('td', {class: this.table.columns[at][1] || 'left'}, String(cell))));
+    this.table.row(i).forEach((cell, at) => line.append(element('td',
+      {class: this.table.columns[at][1] || 'left', title: plain(cell)}, plain(cell))));
     return line;
   }
 }

@@ -31,7 +31,8 @@ function stripMarks(pieces, more) {
 
 function identity(tensor) {
   const [name, state, dtype, shape] = data.tensors[tensor];
-  return [name, [['state', state], ['dtype', dtype], ['shape', shape]].filter(([, value]) => value)];
+  const facts = [['state', state], ['dtype', dtype], ['shape', shape]];
+  return [name, facts.filter(([, value]) => value)];
 }
 
 // Where each of `n` pieces begins; one number more for the end of the last.

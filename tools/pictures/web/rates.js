@@ -27,7 +27,11 @@ function stepSeconds(rate) {
   const {read_bytes, written_bytes} = data.step;
   return (read_bytes + written_bytes) / rate;
 }
-const secondsText = (seconds) => seconds.toFixed(seconds < 100 ? 2 : 0) + ' s';
+function secondsText(seconds) {
+  if (seconds >= 1) return seconds.toFixed(seconds < 100 ? 2 : 0) + ' s';
+  const [unit, parts] = seconds >= 1e-3 ? [' ms', 1e3] : [' µs', 1e6];
+  return Number((seconds * parts).toPrecision(3)) + unit;
+}
 
 function settingWords(setting) {
   const facts = [['both at once', rateText(setting.mixed_bytes_per_s)],
@@ -65,7 +69,9 @@ const fastest = Math.max(...data.settings.flatMap((one) => [one.read_bytes_per_s
 const span = gigabytes(fastest) * 1.04 || 1;
 const ticks = [];
 const step = roundStep(span, 8);
-for (let i = 0; i * step <= span; ++i) ticks.push([i * step, String(Number((i * step).toPrecision(6)))]);
+for (let at = 0; at <= span; at += step) ticks.push([at, String(Number(at.toPrecision(6)))]);
+
+const tickText = (seconds) => secondsText(seconds).replace('.00', '');
 
 // Seconds of a step on the scale of rates: the faster, the shorter.
 function secondTicks() {
@@ -74,7 +80,7 @@ function secondTicks() {
   for (let power = 10 ** Math.floor(Math.log10(least)); found.length < 9; power *= 10)
     for (const one of [1, 2, 5]) {
       const seconds = one * power, at = gigabytes(stepSeconds(1) / seconds);
-      if (at <= span && at >= span / 40) found.push([at, `${Number(seconds.toPrecision(3))} s`]);
+      if (at <= span && at >= span / 40) found.push([at, tickText(seconds)]);
       if (at < span / 40) return found;
     }
   return found;
@@ -102,7 +108,7 @@ picture({
   sections: [{title: 'Rates by block and depth', rows, span, ticks, tall: 24,
     note: 'size of an operation × operations in flight; the advice is bold; the last two are ' +
       'the default without O_DIRECT and without huge pages',
-    widths: {label: '7.5em', value: '6em', 'narrow-label': '7em', 'narrow-value': '5em'}}],
+    widths: {label: '7.5em', value: '6em', 'narrow-label': '7.6em', 'narrow-value': '5.8em'}}],
   table: {
     columns: [['block'], ['depth', 'right'], ['read GB/s', 'right'], ['write GB/s', 'right'],
               ['both GB/s', 'right'], ['least', 'right'], ['most', 'right'],
@@ -110,9 +116,10 @@ picture({
     n: data.settings.length,
     name: (i) => settingName(data.settings[i]),
     row(i) {
-      const one = data.settings[i], rate = (name) => gigabytes(one[name + '_bytes_per_s']).toFixed(2);
-      const note = kindOf(one) || [isUsed(one) ? 'the advice' : '', isUsual(one) ? 'the default' : '']
-        .filter(Boolean).join(', ');
+      const one = data.settings[i];
+      const rate = (name) => gigabytes(one[name + '_bytes_per_s']).toFixed(2);
+      const notes = [isUsed(one) ? 'the advice' : '', isUsual(one) ? 'the default' : ''];
+      const note = kindOf(one) || notes.filter(Boolean).join(', ');
       return [bytesText(one.block_bytes), one.depth, rate('read'), rate('write'), rate('mixed'),
               rate('mixed_least'), rate('mixed_most'),
               data.step ? stepSeconds(one.mixed_bytes_per_s).toFixed(2) : '-', note];
