@@ -31,14 +31,21 @@ constinit const F kThe{};
 constinit const auto kFormats = std::to_array<const Format*>({
     &kThe<native::Format>,
     &kThe<megatron::TorchDistFormat>,  // DCP underneath, so before it
-    &kThe<megatron::RankFormat>, &kThe<megatron::FsdpFormat>,
-    &kThe<folders::LightningFormat>,  // DCP, too, with one file more
+    &kThe<megatron::RankFormat>,
+    &kThe<megatron::FsdpFormat>,
+    &kThe<folders::ReadFormat<folders::kLightningsFolder>>,  // DCP, too, with one file more
     &kThe<dcp::Format>,
     &kThe<deepspeed::UniversalFormat>,  // has model files of the same names, so before the next
     &kThe<deepspeed::Format>,
     &kThe<torch_checkpointing::Format>,  // by what metadata.pkl says
     &kThe<folders::FsdpFormat>,          // these hold models in the formats below, and more
-    &kThe<folders::TrainerFormat>, &kThe<folders::AccelerateFormat>, &kThe<safetensors::Format>,
+    &kThe<folders::ReadFormat<folders::kOlmosFolder>>,
+    &kThe<folders::ReadFormat<folders::kAutoModelsFolder>>,
+    &kThe<folders::ReadFormat<folders::kPrimeRlsFolder>>,
+    &kThe<folders::ReadFormat<folders::kNanochatsFolder>>,
+    &kThe<folders::TrainerFormat>,
+    &kThe<folders::AccelerateFormat>,
+    &kThe<safetensors::Format>,
     &kThe<hdf5::Format>,
     &kThe<torch_save::Format>,  // last: other formats are made of such files
 });

@@ -6,6 +6,7 @@
 #include <memory>
 #include <optional>
 #include <span>
+#include <string>
 #include <string_view>
 #include <vector>
 
@@ -95,6 +96,11 @@ class Format {
   virtual Result<EmitPlan> emit(const EmitRequest& request) const = 0;
   virtual ResumeRules resume_rules() const = 0;
 
+  // Of a tree of which describe() cannot tell which file is meant: those that are a checkpoint
+  // each; empty elsewhere.
+  virtual std::vector<std::string> saves_in(const std::shared_ptr<const SourceTree>&) const {
+    return {};
+  }
   // How emit cuts content when nobody says: content may tell how it was cut for this format.
   virtual Policy policy_for(const Catalog&) const { return traits_.default_policy; }
   // Why a tensor means nothing outside this format; "" when it does.

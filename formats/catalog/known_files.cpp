@@ -27,7 +27,8 @@ constexpr KnownFile kWeights = {Role::weights, "a model's weights"};
 constexpr KnownFile kStates = {Role::states, "an optimizer's states"};
 
 // The first that fits counts. Sources: transformers 5.24 (trainer.py), accelerate 1.15
-// (checkpointing.py), Lightning 2.5 (strategies/fsdp.py), OLMo and verl (their checkpointers).
+// (checkpointing.py), Lightning 2.5 (strategies/fsdp.py), OLMo, verl, prime-rl and NeMo AutoModel
+// (their checkpointers).
 constexpr Known kKnown[] = {
     {{"rng", ".pt"}, kRandom},
     {{"rng", ".pth"}, kRandom},
@@ -42,6 +43,9 @@ constexpr Known kKnown[] = {
     {{"dl_state_dict", ""}, kLoader},
     {{"dataloader", ".pt"}, kLoader},
     {{"train_dataloader", ".pt"}, kLoader},
+    {{"dataloader/", ".pt"}, kLoader},
+    {{"orchestrator/", ".pt"}, {Role::job, "how far prime-rl's orchestrator was"}},
+    {{"step_scheduler.pt", ""}, {Role::job, "how far AutoModel was"}},
     {{"dataloader", ".pkl"}, kLoader},
     {{"sampler", ".bin"}, kLoader},
     {{"sampler", ".pt"}, kLoader},

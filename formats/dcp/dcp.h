@@ -31,6 +31,9 @@ Result<EmitPlan> emit_dcp(const EmitRequest& request);
 void respell_for_dcp(Catalog& content);
 
 ResumeRules dcp_resume();
+// No, where parameters of an optimizer have no state, which torch's loader asks for: also of those
+// that are DCP with something more.
+ResumeRule without_states_rule();
 
 }  // namespace ebb::formats
 

@@ -98,12 +98,14 @@ std::string data_of_other_ranks(const ResumeQuestion& question) {
 }
 
 using Says = ResumeRule::Says;
+constexpr ResumeRule kWithoutStates{
+    .says = Says::no, .applies = lacks_states, .tell = states_that_are_lacking};
 constexpr ResumeRule kRules[] = {
     {Says::no, own_metadata_other_world,
      "saved without collectives: each of {saved} finds its own metadata only, and there "
      "is none for {wanted}",
      "dcp"},
-    {.says = Says::no, .applies = lacks_states, .tell = states_that_are_lacking},
+    kWithoutStates,
     {.says = Says::no, .applies = other_data_ranks, .tell = data_of_other_ranks},
     {Says::yes, has_no_common_metadata,
      "each rank falls back to its own metadata, and must want the parts it saved"},
@@ -119,5 +121,6 @@ constexpr ResumeRule kRules[] = {
 }  // namespace
 
 ResumeRules dcp_resume() { return {"torch.distributed.checkpoint", kRules}; }
+ResumeRule without_states_rule() { return kWithoutStates; }
 
 }  // namespace ebb::formats

@@ -11,6 +11,7 @@
 #include "ebb/formats/core/sha256.h"
 #include "ebb/formats/core/units.h"
 #include "ebb/formats/dcp/dcp.h"
+#include "ebb/formats/folders/file_names.h"
 #include "ebb/formats/folders/fit.h"
 #include "ebb/formats/folders/folders.h"
 #include "ebb/formats/folders/joined.h"
@@ -40,6 +41,14 @@ std::vector<Part> parts_in(FolderKind kind, const SourceTree& tree) {
       return fsdp_parts(tree);
     case FolderKind::lightning:
       return lightning_parts(tree);
+    case FolderKind::olmo:
+      return olmo_parts(tree);
+    case FolderKind::automodel:
+      return automodel_parts(tree);
+    case FolderKind::prime_rl:
+      return prime_rl_parts(tree);
+    case FolderKind::nanochat:
+      return nanochat_parts(tree);
   }
   return {};
 }
@@ -101,7 +110,7 @@ class Describer {
 
   Result<> add_state(const Part& part) {
     EBB_TRY_ASSIGN(const auto source, tree_->open(part.files.front()));
-    EBB_TRY_ASSIGN(auto values, read_trainer_state(*source));
+    EBB_TRY_ASSIGN(auto values, read_json_state(*source, part.key));
     std::ranges::move(values, std::back_inserter(catalog().values));
     whole_->add_file({part.files.front(), source->size(), std::nullopt});
     return {};
@@ -110,6 +119,8 @@ class Describer {
   Result<std::unique_ptr<Checkpoint>> described(const Part& part) const {
     if (part.bytes == Part::Bytes::dcp) return describe_dcp(folder_of(tree_, part.folder));
     const std::string root(tree_->root());
+    if (part.bytes == Part::Bytes::safetensors && !part.folder.empty())
+      return describe_safetensors(folder_of(tree_, part.folder));
     if (part.bytes == Part::Bytes::safetensors)
       return describe_safetensors(files_of(tree_, part.files, root));
     // One file, named itself, is read whatever it is called.
@@ -129,11 +140,9 @@ class Describer {
       if (part.kind != Part::Kind::job) catalog().producer = its.producer;
     if (part.kind == Part::Kind::model) take_model(part, its);
     take_notes(part, its);
-    const bool dcp = part.bytes == Part::Bytes::dcp;
     const std::size_t tensors = catalog().tensors.size();
     const std::size_t values = catalog().values.size();
-    const std::string word = part.kind == Part::Kind::model ? "model" : "optimizer";
-    whole_->add(std::move(read), {part.key, dcp && !part.key.empty() ? word : "", part.folder});
+    whole_->add(std::move(read), {part.key, part.instead_of, part.folder});
     if (part.bytes == Part::Bytes::safetensors) take_header(part, values);
     if (part.kind != Part::Kind::job) return {};
     EBB_TRY(take_tensors(tensors));
@@ -144,7 +153,8 @@ class Describer {
   // Of one torch.save file alone it is known that its order is the model's.
   void take_model(const Part& part, const Catalog& its) {
     models_ += 1;
-    const bool one_file = part.bytes == Part::Bytes::torch_save && its.files.size() == 1;
+    const bool one_file = part.bytes == Part::Bytes::torch_save && its.files.size() == 1 &&
+                          kind_ != FolderKind::nanochat;  // its optimizer goes by shapes
     catalog().listed = one_file && models_ == 1 ? ListOrder::of_the_model : ListOrder::unknown;
     catalog().partition = its.partition;
   }
@@ -266,10 +276,42 @@ class Describer {
     }
   }
 
+  void take_step() {
+    const std::string_view key = step_key(kind_);
+    auto& values = catalog().values;
+    const auto found = std::ranges::find(values, key, &ValueEntry::key);
+    if (catalog().step || key.empty() || found == values.end()) return;
+    if (found->value.kind != Value::Kind::integer) return;
+    catalog().step = found->value.integer;
+    catalog().parts.step = found->path;
+    found->echoed = true;
+  }
+
+  void note_other_saves() {
+    std::set<std::string> others;
+    std::size_t ranks = 0;
+    const std::string& model = catalog().files.front().name;
+    const std::string step = model.substr(6, model.size() - 9);  // model_<step>.pt
+    for (const SourceTree::Entry& entry : tree_->entries()) {
+      if (number_between(entry.name, "model_", ".pt") && entry.name != model)
+        others.insert(entry.name);
+      ranks += number_between(entry.name, "optim_" + step + "_rank", ".pt") ? 1 : 0;
+    }
+    if (!others.empty())
+      catalog().notes.push_back(compose("{}, the newest save here, is read; beside it lie {}",
+                                        model, some_of({others.begin(), others.end()})));
+    if (ranks > 1)
+      catalog().notes.push_back(compose(
+          "each of {} ranks kept a part of the optimizer's states: this version does not join them",
+          ranks));
+  }
+
   void summarize() {
+    take_step();
+    if (kind_ == FolderKind::nanochat) note_other_saves();
     const std::size_t ranks = ranks_with_random_numbers(*tree_);
     catalog().world = std::max(catalog().world, static_cast<std::uint32_t>(ranks));
-    if (kind_ == FolderKind::lightning) return;
+    if (kind_ > FolderKind::fsdp) return;  // one checkpoint of the trainer's own
     if (const Fit fit = fit_of(catalog()); !fit.fits()) catalog().notes.push_back(fit.why());
   }
 

@@ -1,5 +1,5 @@
 // Folders whose parts are of several formats, read as one checkpoint: a model, its optimizers and
-// what the job keeps of its own, as transformers' Trainer, accelerate and Lightning lay them out.
+// what the job keeps of its own, as transformers' Trainer, accelerate and others lay them out.
 // docs/formats/folders.md.
 #pragma once
 
@@ -17,6 +17,10 @@ enum class FolderKind : std::uint8_t {
   accelerate,  // what accelerate's save_state leaves
   fsdp,        // the two of them with FSDP: pytorch_model_fsdp_0/ and optimizer_0/, or a file each
   lightning,   // DCP with meta.pt
+  olmo,        // model_and_optim/ and train/
+  automodel,   // model/, optim/, rng/
+  prime_rl,    // trainer/
+  nanochat,    // model_000100.pt, optim_000100_rank0.pt, meta_000100.json
 };
 
 bool detect_folder(FolderKind kind, const SourceTree& tree);

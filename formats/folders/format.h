@@ -69,13 +69,34 @@ class FsdpFormat final : public Format {
                 .composites = Composites::classes}) {}
 };
 
-class LightningFormat final : public Format {
+// Those that are read alone.
+struct TrainersFolder {
+  FolderKind kind;
+  std::string_view name;
+  std::string_view summary;
+  Parts parts;  // whether they lie in files of their own
+};
+
+inline constexpr TrainersFolder kLightningsFolder{
+    FolderKind::lightning, "lightning", "a sharded .ckpt folder of Lightning", Parts::found};
+inline constexpr TrainersFolder kOlmosFolder{FolderKind::olmo, "olmo-core", "a step of OLMo-core",
+                                             Parts::found};
+inline constexpr TrainersFolder kAutoModelsFolder{
+    FolderKind::automodel, "automodel", "an epoch_<E>_step_<S> of NeMo AutoModel", Parts::files};
+inline constexpr TrainersFolder kPrimeRlsFolder{FolderKind::prime_rl, "prime-rl",
+                                                "a step of prime-rl", Parts::found};
+inline constexpr TrainersFolder kNanochatsFolder{FolderKind::nanochat, "nanochat",
+                                                 "the newest step of nanochat's", Parts::files};
+
+template <const TrainersFolder& folder>
+class ReadFormat final : public Format {
  public:
-  constexpr LightningFormat()
-      : Format(FolderKind::lightning, {.name = "lightning",
-                                       .summary = "a sharded .ckpt folder of Lightning",
-                                       .keys = Keys::state_dict,
-                                       .written = Written::no}) {}
+  constexpr ReadFormat()
+      : Format(folder.kind, {.name = folder.name,
+                             .summary = folder.summary,
+                             .keys = Keys::state_dict,
+                             .parts = folder.parts,
+                             .written = Written::no}) {}
 };
 
 }  // namespace ebb::formats::folders

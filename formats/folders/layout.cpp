@@ -6,9 +6,8 @@
 #include <optional>
 #include <string_view>
 
-#include "ebb/formats/core/folder_tree.h"
-#include "ebb/formats/core/number_text.h"
 #include "ebb/formats/dcp/dcp.h"
+#include "ebb/formats/folders/file_names.h"
 
 namespace ebb::formats::folders {
 namespace {
@@ -16,27 +15,9 @@ namespace {
 using Kind = Part::Kind;
 using Bytes = Part::Bytes;
 
-constexpr std::size_t kMostRanks = 64;   // files of one kind that are read
 constexpr std::size_t kMostModels = 64;  // and optimizers, of one save
 constexpr std::string_view kState = "trainer_state.json";
 constexpr std::string_view kIndex = ".index.json";
-
-bool on_top(std::string_view name) { return name.find('/') == std::string_view::npos; }
-
-std::optional<std::string_view> between(std::string_view name, std::string_view begin,
-                                        std::string_view end) {
-  if (name.size() < begin.size() + end.size() || !name.starts_with(begin) || !name.ends_with(end))
-    return std::nullopt;
-  return name.substr(begin.size(), name.size() - begin.size() - end.size());
-}
-
-// "rng_state_3.pth" -> 3.
-std::optional<std::uint32_t> number_between(std::string_view name, std::string_view begin,
-                                            std::string_view end) {
-  const auto digits = between(name, begin, end);
-  if (!digits || digits->size() > 9) return std::nullopt;
-  return parse_number<std::uint32_t>(*digits);
-}
 
 // "optimizer" of the first, "optimizer_1" of the next.
 std::string numbered(std::string_view word, std::size_t number) {
@@ -63,12 +44,12 @@ std::optional<Part> model_called(const SourceTree& tree, std::string_view stem,
                                  std::string_view ending) {
   const std::string whole = std::string(stem).append(ending);
   const Bytes bytes = ending == ".safetensors" ? Bytes::safetensors : Bytes::torch_save;
-  if (tree.find(whole) != nullptr) return Part{Kind::model, bytes, {}, {}, {whole}};
+  if (tree.find(whole) != nullptr) return Part{Kind::model, bytes, {}, {}, {}, {whole}};
   std::vector<std::string> files = shards(tree, stem, ending);
   const std::string index = whole + std::string(kIndex);
   if (tree.find(index) != nullptr) files.insert(files.begin(), index);
   if (files.empty()) return std::nullopt;
-  return Part{Kind::model, bytes, {}, {}, std::move(files)};
+  return Part{Kind::model, bytes, {}, {}, {}, std::move(files)};
 }
 
 // The first of these that is there: what the frameworks' loaders prefer.
@@ -90,18 +71,9 @@ std::optional<Part> optimizer_numbered(const SourceTree& tree, std::size_t numbe
   for (const std::string_view ending : {".pt", ".bin"}) {
     std::string name = numbered("optimizer", number).append(ending);
     if (tree.find(name) != nullptr)
-      return Part{Kind::optimizer, Bytes::torch_save, {}, {}, {std::move(name)}};
+      return Part{Kind::optimizer, Bytes::torch_save, {}, {}, {}, {std::move(name)}};
   }
   return std::nullopt;
-}
-
-bool holds_dcp(const SourceTree& tree, std::string_view folder) {
-  const std::string inside = std::string(folder) + "/";
-  const auto& all = tree.entries();
-  for (auto at = std::ranges::lower_bound(all, inside, {}, &SourceTree::Entry::name);
-       at != all.end() && at->name.starts_with(inside); ++at)
-    if (is_of_dcp(std::string_view(at->name).substr(inside.size()))) return true;
-  return false;
 }
 
 // accelerate's folder of one model or optimizer, which counts from 0.
@@ -109,7 +81,8 @@ std::optional<Part> folder_numbered(const SourceTree& tree, Kind kind, std::stri
                                     std::size_t number) {
   std::string folder = std::string(word).append("_").append(std::to_string(number));
   if (!holds_dcp(tree, folder)) return std::nullopt;
-  return Part{kind, Bytes::dcp, {}, std::move(folder), {}};
+  std::string its = kind == Kind::model ? "model" : "optimizer";
+  return Part{kind, Bytes::dcp, {}, std::move(its), std::move(folder), {}};
 }
 
 std::optional<Part> fsdp_model(const SourceTree& tree, std::size_t number) {
@@ -146,7 +119,7 @@ void add_job(const SourceTree& tree, std::vector<Part>& parts) {
   const auto add = [&](std::string_view name, Bytes bytes) {
     if (tree.find(name) == nullptr) return;
     std::string key(name.substr(0, name.rfind('.')));
-    parts.push_back({Kind::job, bytes, std::move(key), {}, {std::string(name)}});
+    parts.push_back({Kind::job, bytes, std::move(key), {}, {}, {std::string(name)}});
   };
   add(kState, Bytes::json);
   for (const std::string_view name : {"scheduler.pt", "scheduler.bin", "scaler.pt"})
@@ -182,8 +155,22 @@ bool is_accelerates(const SourceTree& tree) {
 
 std::string_view name_of(FolderKind kind) {
   constexpr std::string_view kNames[] = {"transformers", "accelerate", "accelerate-fsdp",
-                                         "lightning"};
+                                         "lightning",    "olmo-core",  "automodel",
+                                         "prime-rl",     "nanochat"};
   return kNames[static_cast<std::size_t>(kind)];
+}
+
+std::string_view step_key(FolderKind kind) {
+  switch (kind) {
+    case FolderKind::automodel:
+      return "step_scheduler.step";
+    case FolderKind::prime_rl:
+      return "app.progress.step";
+    case FolderKind::nanochat:
+      return "meta.step";
+    default:
+      return "";
+  }
 }
 
 bool is_random_numbers(std::string_view key) {
@@ -227,8 +214,8 @@ std::vector<Part> fsdp_parts(const SourceTree& tree) {
 std::vector<Part> lightning_parts(const SourceTree& tree) {
   constexpr std::string_view kMeta = "meta.pt";
   if (tree.find(kMeta) == nullptr || !detect_dcp(tree)) return {};
-  return {{Kind::model, Bytes::dcp, {}, {}, {".metadata"}},
-          {Kind::job, Bytes::torch_save, {}, {}, {std::string(kMeta)}}};
+  return {{Kind::model, Bytes::dcp, {}, {}, {}, {".metadata"}},
+          {Kind::job, Bytes::torch_save, {}, {}, {}, {std::string(kMeta)}}};
 }
 
 std::size_t ranks_with_random_numbers(const SourceTree& tree) {

@@ -1,5 +1,5 @@
-// Which files of a folder are which part of a save that transformers' Trainer, accelerate or
-// Lightning laid out, told by names alone. Internal to formats/folders.
+// Which files of a folder are which part of a save that a trainer laid out, told by names alone.
+// Internal to formats/folders.
 #pragma once
 
 #include <cstddef>
@@ -20,8 +20,9 @@ struct Part {
   enum class Bytes : std::uint8_t { safetensors, torch_save, dcp, json };
   Kind kind = Kind::job;
   Bytes bytes = Bytes::torch_save;
-  std::string key;  // of the joined state dict, below which it lies; "": at its top
-  // Of DCP: the folder that is one; "": the tree itself.
+  std::string key;         // of the joined state dict, below which it lies; "": at its top
+  std::string instead_of;  // the word below which it lies in its own, where it does
+  // That is a checkpoint of its own; "": the tree itself, or some files of it.
   std::string folder;
   std::vector<std::string> files;
   // For people: the folder, or the first of the files.
@@ -35,6 +36,13 @@ std::vector<Part> trainer_parts(const SourceTree& tree);  // with trainer_state.
 std::vector<Part> accelerate_parts(const SourceTree& tree);
 std::vector<Part> fsdp_parts(const SourceTree& tree);
 std::vector<Part> lightning_parts(const SourceTree& tree);
+std::vector<Part> olmo_parts(const SourceTree& tree);
+std::vector<Part> automodel_parts(const SourceTree& tree);
+std::vector<Part> prime_rl_parts(const SourceTree& tree);
+// Of several saves the newest, which nanochat's own loader takes.
+std::vector<Part> nanochat_parts(const SourceTree& tree);
+// Where such a save counts its step; "": where any state dict does.
+std::string_view step_key(FolderKind kind);
 
 // The format's name.
 std::string_view name_of(FolderKind kind);

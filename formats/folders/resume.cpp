@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <array>
 
+#include "ebb/formats/dcp/dcp.h"
 #include "ebb/formats/folders/fit.h"
 #include "ebb/formats/folders/folders.h"
 
@@ -63,9 +64,27 @@ constexpr std::array kFsdp = {
                "of both"},
     kOtherWorld,
 };
-constexpr std::array kLightning = {
+bool has_no_states(const ResumeQuestion& question) { return weights_only(question); }
+
+constexpr ResumeRule kWeightsAlone{Says::no, has_no_states,
+                                   "it holds weights only: loading it starts a new optimizer"};
+const std::array kLightning = {
+    without_states_rule(),
     ResumeRule{Says::yes, always,
                "each of {wanted} reads its part of every tensor, and meta.pt whole"},
+};
+// OLMo-core, AutoModel, prime-rl.
+const std::array kRuns = {
+    kWeightsAlone,
+    without_states_rule(),
+    ResumeRule{Says::yes, always,
+               "each of {wanted} reads its part of every tensor, and its own file of what the job "
+               "keeps, or rank 0's"},
+    kOtherWorld,
+};
+constexpr std::array kNanochat = {
+    kWeightsAlone,
+    ResumeRule{Says::yes, always, "rank 0 wrote all of it, and each of {wanted} reads its file"},
 };
 
 }  // namespace
@@ -80,6 +99,14 @@ ResumeRules folder_resume(FolderKind kind) {
       return {"a job with FSDP through accelerate", kFsdp};
     case FolderKind::lightning:
       return {"Lightning's FSDPStrategy", kLightning};
+    case FolderKind::olmo:
+      return {"OLMo-core's Trainer", kRuns};
+    case FolderKind::automodel:
+      return {"NeMo AutoModel", kRuns};
+    case FolderKind::prime_rl:
+      return {"prime-rl's trainer", kRuns};
+    case FolderKind::nanochat:
+      return {"nanochat", kNanochat};
   }
   return {};
 }

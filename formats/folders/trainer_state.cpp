@@ -14,7 +14,6 @@ namespace ebb::formats::folders {
 namespace {
 
 constexpr std::uint64_t kMostBytes = 64 * MiB;
-constexpr std::string_view kKey = "trainer_state";
 
 // The numbers that JSON lacks, as Python and our JSON have them.
 constexpr std::pair<std::string_view, std::string_view> kNumbers[] = {
@@ -107,15 +106,15 @@ TrainerStateText trainer_state_text(const std::vector<ValueEntry>& fields) {
   return state;
 }
 
-Result<std::vector<ValueEntry>> read_trainer_state(const ByteSource& source) {
+Result<std::vector<ValueEntry>> read_json_state(const ByteSource& source, std::string_view below) {
   EBB_TRY_ASSIGN(const ByteVector bytes, read_bytes(source, 0, source.size(), kMostBytes));
   const std::string where = compose("{}:0", source.name());
   EBB_TRY_ASSIGN(Value state, read_value_json(with_our_numbers(text_of(bytes)), where));
   if (state.kind != Value::Kind::dict)
-    return Error{Code::corrupt, where + ": the state of a Trainer is an object of JSON"};
+    return Error{Code::corrupt, where + ": the state of a job is an object of JSON"};
   std::vector<ValueEntry> values;
   for (auto& [key, value] : state.entries) {
-    const std::vector<PathItem> path = {std::string(kKey), std::move(key.text)};
+    const std::vector<PathItem> path = {std::string(below), std::move(key.text)};
     values.push_back({joined(path), path, std::move(value)});
   }
   return values;

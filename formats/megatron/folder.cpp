@@ -162,6 +162,16 @@ std::string newest_finished(const SourceTree& tree, const std::vector<std::strin
   return finished == folders.rend() ? folders.back() : *finished;
 }
 
+// NeMo keeps what Megatron saved in a folder beside its own context/.
+std::optional<Place> place_in_nemos(const SourceTree& tree) {
+  for (const std::string_view folder : {"weights", "model_weights"}) {
+    const std::string name(folder);
+    if (!holds_dcp(tree, name) && !says_sharded_backend(tree, name)) continue;
+    if (const Kind kind = kind_of(tree, name); kind != Kind::none) return Place{kind, name};
+  }
+  return std::nullopt;
+}
+
 }  // namespace
 
 Place look_for_place(const SourceTree& tree) {
@@ -172,7 +182,7 @@ Place look_for_place(const SourceTree& tree) {
       if (holds_dcp(tree, folder)) return {Kind::torch_dist, ""};
     for (const std::string& folder : folders)
       if (has_rank_folders(tree, folder)) return {Kind::by_rank, folder};
-    return {};
+    return place_in_nemos(tree).value_or(Place{});
   }
   if (folders.empty()) return {};  // others write a tracker of that name, too: verl
   const auto folder = tracked_folder(tree);

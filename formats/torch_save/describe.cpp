@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <iterator>
 #include <map>
+#include <optional>
 #include <set>
 #include <unordered_map>
 
@@ -105,21 +106,28 @@ Result<std::set<std::string>> files_of(const WeightIndex& index, const SourceTre
                                          tree.root(), index_name, missing)};
 }
 
-// Files of which each rank wrote one are no choice: none of them is the model.
-Error several(const SourceTree& tree, const std::vector<std::string>& names) {
+// The first family of which there is more than one file; nullopt: none.
+std::optional<std::pair<PartName, std::size_t>> of_several_ranks(
+    const std::vector<std::string>& names) {
   std::map<std::string, std::pair<PartName, std::size_t>> families;
   for (const std::string& name : names)
     if (const auto part = part_name(name))
       ++families.try_emplace(part->family, *part, 0).first->second.second;
-  const auto of_ranks =
-      std::ranges::find_if(families, [](const auto& family) { return family.second.second > 1; });
-  if (of_ranks == families.end())
+  for (const auto& [name, family] : families)
+    if (family.second > 1) return family;
+  return std::nullopt;
+}
+
+// Files of which each rank wrote one are no choice: none of them is the model.
+Error several(const SourceTree& tree, const std::vector<std::string>& names) {
+  const auto of_ranks = of_several_ranks(names);
+  if (!of_ranks)
     return Error{
         Code::unsupported,
         compose("{}: {} torch.save files, {} and {} among them: which one is meant?", tree.root(),
                 names.size(), printable(names.front()), printable(names.back())),
         "name one of the files"};
-  const auto& [name, files] = of_ranks->second;
+  const auto& [name, files] = *of_ranks;
   return Error{Code::unsupported,
                compose("{}: a torch.save file for each rank ({}), with its part of the tensors: "
                        "this version does not join them",
@@ -291,6 +299,19 @@ Result<std::unique_ptr<Checkpoint>> joined_ranks(const std::shared_ptr<const Sou
 
 }  // namespace
 }  // namespace torch_save
+
+std::vector<std::string> torch_saves_in(const std::shared_ptr<const SourceTree>& tree) {
+  if (torch_save::index_in(*tree) != nullptr) return {};
+  auto names = torch_save::torch_files(*tree);
+  if (names.empty() || torch_save::is_named_itself(*tree)) return {};
+  const auto joined = torch_save::joined_ranks(tree, names);
+  if (!joined || *joined != nullptr) return {};
+  names = torch_save::without_states(std::move(names));
+  // Composer's latest-rank0.pt is a link to one of the others.
+  std::erase_if(names, [](const std::string& name) { return name.starts_with("latest"); });
+  if (names.size() < 2 || torch_save::of_several_ranks(names)) return {};
+  return names;
+}
 
 bool detect_torch(const SourceTree& tree) {
   return torch_save::index_in(tree) != nullptr || !torch_save::torch_files(tree).empty();

@@ -1,7 +1,9 @@
 // What the registry knows of this format.
 #pragma once
 
+#include <string>
 #include <utility>
+#include <vector>
 
 #include "ebb/formats/catalog/format.h"
 #include "ebb/formats/state_dict/state_dict.h"
@@ -32,6 +34,9 @@ class Format final : public formats::Format {
   std::vector<Error> problems(const std::shared_ptr<const SourceTree>& tree,
                               const Catalog& catalog) const override {
     return torch_problems(tree, catalog);
+  }
+  std::vector<std::string> saves_in(const std::shared_ptr<const SourceTree>& tree) const override {
+    return torch_saves_in(tree);
   }
   void respell(Catalog& content) const override { respell_as_state_dict(content); }
 };

@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "ebb/formats/catalog/catalog.h"
@@ -17,6 +18,9 @@ bool detect_torch(const SourceTree& tree);
 
 // Reads the pickle and the places of the storages; elements only when asked for, a part at a time.
 Result<std::unique_ptr<Checkpoint>> describe_torch(std::shared_ptr<const SourceTree> tree);
+// The files of a folder that are a checkpoint each; empty where it is one checkpoint, or where each
+// is a rank's.
+std::vector<std::string> torch_saves_in(const std::shared_ptr<const SourceTree>& tree);
 ResumeRules torch_resume();
 // Of files of ranks: damaged replicas, which nobody reads.
 std::vector<Error> torch_problems(const std::shared_ptr<const SourceTree>& tree,

@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cctype>
 #include <cerrno>
 #include <optional>
 
@@ -269,9 +270,12 @@ class Listing {
     struct stat status{};
     if (::lstat(path.c_str(), &status) != 0) return errno_error(errno, "cannot look at " + path);
     const bool link = S_ISLNK(status.st_mode);
+    if (link && leads_to_a_save_that_is_gone(path)) return {};
     if (link) EBB_TRY(follow(path, status));
     if (S_ISDIR(status.st_mode)) {
-      EBB_TRY(check_directory(path, depth, link));
+      // What it leads to lies below the root, too, and is listed there.
+      if (link) return {};
+      EBB_TRY(check_depth(path, depth));
       return look_into(name, depth + 1);
     }
     if (!S_ISREG(status.st_mode))
@@ -282,10 +286,15 @@ class Listing {
     return {};
   }
 
-  Result<> check_directory(const std::string& path, int depth, bool link) const {
-    if (link)
-      return Error{Code::unsupported, path + " is a symbolic link to a directory",
-                   "cp -rL " + root_.string() + " COPY"};
+  // Trainers keep such a link beside their saves, and delete old ones.
+  static bool leads_to_a_save_that_is_gone(const fs::path& path) {
+    std::string name = path.filename().string();
+    std::ranges::transform(name, name.begin(), [](unsigned char c) { return std::tolower(c); });
+    std::error_code code;
+    return name.starts_with("latest") && fs::status(path, code).type() == fs::file_type::not_found;
+  }
+
+  static Result<> check_depth(const std::string& path, int depth) {
     if (depth + 1 < kMaxDepth) return {};
     return Error{Code::limit, path + " lies more than 8 directories deep, the limit"};
   }

@@ -104,6 +104,25 @@ std::unique_ptr<Checkpoint> with_its_place(std::unique_ptr<Checkpoint> read,
   return formats::with_catalog(std::move(read), std::move(catalog));
 }
 
+// Weights of which the saves that led to them lie in folders below.
+std::unique_ptr<Checkpoint> with_saves_below(
+    std::unique_ptr<Checkpoint> read, const std::string& path,
+    const std::shared_ptr<const formats::SourceTree>& tree) {
+  const auto is_save = [](const formats::BesideEntry& entry) {
+    return entry.role == formats::BesideEntry::Role::checkpoint && entry.holds_states;
+  };
+  if (!formats::weights_only({read->catalog()}) ||
+      std::ranges::none_of(read->catalog().beside, is_save))
+    return read;
+  const auto newest = newest_below(path, tree);
+  Catalog catalog = read->catalog();
+  catalog.notes.push_back(newest ? "weights alone; the newest whole checkpoint below, with an "
+                                   "optimizer's states: " +
+                                       *newest
+                                 : "weights alone; no checkpoint below is whole");
+  return formats::with_catalog(std::move(read), std::move(catalog));
+}
+
 // A file of a checkpoint that is a folder, named instead of the folder. `read_as`: the format in
 // which the file is read alone; "" for none.
 std::optional<Error> one_file_of_many(const fs::path& path, std::string_view read_as) {
@@ -176,9 +195,15 @@ Result<std::unique_ptr<Checkpoint>> open_checkpoint(const std::string& path,
   EBB_TRY_ASSIGN(auto tree, open_tree_at(path));
   if (formats::format_at(*tree) == nullptr)
     if (auto error = checkpoints_below(path, tree)) return std::move(*error);
-  auto described = formats::describe(std::move(tree), said);
+  auto described = formats::describe(tree, said);
   if (!described) {
     if (auto error = one_file_of_many(path, "")) return std::move(*error);
+    if (described.error().code == Code::unsupported)
+      if (auto newest = newest_of_files(path, tree)) {
+        Error error = std::move(described).error();
+        error.hint = std::move(*newest);
+        return error;
+      }
     return with_whole_neighbour(std::move(described).error(), path);
   }
   if (formats::part_name(trimmed(path).filename().string()))
@@ -186,7 +211,7 @@ Result<std::unique_ptr<Checkpoint>> open_checkpoint(const std::string& path,
       return std::move(*error);
   if (auto error = object_of_a_job(trimmed(path), (*described)->catalog()))
     return std::move(*error);
-  return with_its_place(*std::move(described), path);
+  return with_saves_below(with_its_place(*std::move(described), path), path, tree);
 }
 
 Result<> check_unchanged(const Catalog& catalog, const libswap::FileStates& before) {

@@ -1,6 +1,7 @@
 #include "tools/cli/neighbours.h"
 
 #include <algorithm>
+#include <cctype>
 #include <filesystem>
 #include <map>
 #include <set>
@@ -76,8 +77,14 @@ bool is_unfinished(const fs::path& folder) {
   return name.starts_with("tmp_") || name.starts_with("tmp-");
 }
 
+// NeMo leaves NAME-unfinished beside NAME until all is written.
+bool is_marked_unfinished(const std::string& folder) {
+  std::error_code code;
+  return fs::exists(trimmed(folder).string() + "-unfinished", code);
+}
+
 std::optional<Whole> described(const Tree& tree, std::string path) {
-  if (is_unfinished(path)) return std::nullopt;
+  if (is_unfinished(path) || is_marked_unfinished(path)) return std::nullopt;
   const auto checkpoint = formats::describe(tree);
   if (!checkpoint) return std::nullopt;
   const Catalog& catalog = (*checkpoint)->catalog();
@@ -92,8 +99,16 @@ std::optional<Whole> described(const Tree& tree, std::string path) {
   return whole;
 }
 
+std::optional<Whole> described(const Found& found, const fs::path& above) {
+  return described(found.tree, (above / found.name).string());
+}
+
+// By the number that ends the folder's name, or a file's before its ending: ep0-ba20-rank0.pt.
 bool is_numbered(const Whole& whole) {
-  return whole.path.back() >= '0' && whole.path.back() <= '9';
+  const std::string stem = fs::path(whole.path).stem().string();
+  return std::isdigit(static_cast<unsigned char>(whole.path.back())) != 0 ||
+         (fs::path(whole.path).has_extension() &&
+          std::isdigit(static_cast<unsigned char>(stem.back())) != 0);
 }
 
 // By steps where both have one, else by the numbers that end their names: the last save of a run
@@ -180,6 +195,29 @@ bool of_one_run(const std::vector<Found>& found) {
   });
 }
 
+// Of several runs, or of a run that lays weights down apart: the only one that has states, and of
+// it the newest that is whole.
+std::optional<std::string> only_run_with_states(const std::vector<Found>& found,
+                                                const fs::path& above) {
+  std::map<std::pair<std::string_view, std::string>, std::vector<Whole>> runs;
+  std::size_t looks = 0;
+  for (std::size_t i = found.size(); i-- > 0 && looks < kMostDescribed;) {
+    const Found& one = found[i];
+    auto& run = runs[{one.format->name(), formats::without_numbers(one.name)}];
+    if (!run.empty()) continue;
+    ++looks;
+    if (auto whole = described(one, above)) run.push_back(std::move(*whole));
+  }
+  const Whole* only = nullptr;
+  for (const auto& [name, wholes] : runs) {
+    if (wholes.empty() || !wholes.front().has_states) continue;
+    if (only != nullptr) return std::nullopt;
+    only = &wholes.front();
+  }
+  if (only == nullptr) return std::nullopt;
+  return "the newest that is whole and has an optimizer's states: " + said(*only);
+}
+
 // The folders that the checkpoint at `path` lies in: what is wrong with it is wrong with them.
 std::set<fs::path> own_folders(const fs::path& path, const Tree& tree) {
   std::set<fs::path> own = {path};
@@ -217,16 +255,48 @@ std::optional<Error> checkpoints_below(const std::string& path, const Tree& tree
   std::vector<Whole> wholes;
   const bool comparable = of_one_run(found);
   for (std::size_t i = 0; comparable && i < std::min(found.size(), kMostDescribed); ++i) {
-    const Found& one = found[found.size() - 1 - i];
-    if (auto whole = described(one.tree, (trimmed(path) / one.name).string()))
+    if (auto whole = described(found[found.size() - 1 - i], trimmed(path)))
       wholes.push_back(std::move(*whole));
   }
+  const auto run = comparable ? std::nullopt : only_run_with_states(found, trimmed(path));
   const std::string only = printable((trimmed(path) / found[0].name).string(), 1000);
   return Error{
       Code::usage,
       compose("{}: no checkpoint itself; {} below it: {}", path,
               (found.size() == 1 ? "1 lies" : count_text(found.size()) + " lie"), listed(found)),
-      wholes.empty() && found.size() == 1 ? "name it: " + only : advice(wholes)};
+      wholes.empty() && found.size() == 1 ? "name it: " + only : run.value_or(advice(wholes))};
+}
+
+std::optional<std::string> newest_of_files(const std::string& path, const Tree& tree) {
+  const formats::Format* const format = formats::format_at(*tree);
+  if (format == nullptr) return std::nullopt;
+  std::vector<std::string> names = format->saves_in(tree);
+  const auto alike = [&](const std::string& name) {
+    return formats::without_numbers(name) == formats::without_numbers(names.front());
+  };
+  if (names.empty() || !std::ranges::all_of(names, alike)) return std::nullopt;
+  std::ranges::sort(names, natural_less);
+  std::vector<Whole> wholes;
+  for (std::size_t i = names.size(); i-- > 0 && wholes.size() < kMostDescribed;) {
+    const std::string file = (trimmed(path) / names[i]).string();
+    const auto one = libswap::open_tree(file);
+    if (!one) continue;
+    if (auto whole = described(*one, file)) wholes.push_back(std::move(*whole));
+  }
+  if (wholes.empty()) return std::nullopt;
+  return advice(wholes);
+}
+
+std::optional<std::string> newest_below(const std::string& path, const Tree& tree) {
+  std::vector<Found> found;
+  std::size_t looks = 0;
+  find_below(tree, "", 1, looks, found);
+  for (std::size_t i = found.size(); i-- > 0;) {
+    if (found.size() - i > kMostDescribed) break;
+    const auto whole = described(found[i], trimmed(path));
+    if (whole && whole->has_states) return said(*whole);
+  }
+  return std::nullopt;
 }
 
 std::optional<std::string> whole_neighbour(const std::string& path) {

@@ -17,6 +17,16 @@ namespace ebb::tools {
 std::optional<formats::Error> checkpoints_below(
     const std::string& path, const std::shared_ptr<const formats::SourceTree>& tree);
 
+// Of a folder of several files of which each is a checkpoint, alike but for numbers: the hint which
+// is the newest that is whole. nullopt: it is no such folder.
+std::optional<std::string> newest_of_files(const std::string& path,
+                                           const std::shared_ptr<const formats::SourceTree>& tree);
+
+// Of an output that holds a model and the saves that led to it: the newest whole save in it that
+// has an optimizer's states, ".../checkpoint-10 (step 10)".
+std::optional<std::string> newest_below(const std::string& path,
+                                        const std::shared_ptr<const formats::SourceTree>& tree);
+
 // ", step 3 beside it ..." for the hint of an error about the damaged checkpoint at `path`: the
 // newest whole one beside it, or below it, that is of the same model as far as can be told.
 // nullopt: none.

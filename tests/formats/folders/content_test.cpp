@@ -13,8 +13,10 @@ namespace ebb {
 namespace {
 
 using folders_test::digests_in;
+using folders_test::has_note;
 using folders_test::load;
 using folders_test::truth_of;
+using folders_test::value_of;
 using formats::compose;
 
 // In the order in which Trainer gave them to the optimizer: tests/fixtures/folders/trainer/names.
@@ -29,16 +31,6 @@ std::unique_ptr<Checkpoint> read_folder(std::string_view name, std::string_view 
   EXPECT_EQ((*checkpoint)->catalog().format, format);
   EXPECT_TRUE(prove_coverage((*checkpoint)->catalog())) << name;
   return *std::move(checkpoint);
-}
-
-const Value* value_of(const Catalog& catalog, std::string_view key) {
-  const auto found = std::ranges::find(catalog.values, key, &ValueEntry::key);
-  return found == catalog.values.end() ? nullptr : &found->value;
-}
-
-bool has_note(const Catalog& catalog, std::string_view part) {
-  return std::ranges::any_of(
-      catalog.notes, [&](const std::string& note) { return note.find(part) != std::string::npos; });
 }
 
 TEST(FoldersContent, IsThatOfTheFrameworkWhereNamesAreRecorded) {

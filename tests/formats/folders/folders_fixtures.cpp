@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 #include <simdjson.h>
 
+#include <algorithm>
 #include <filesystem>
 
 #include "ebb/formats/registry.h"
@@ -55,6 +56,16 @@ std::map<std::string, std::string> digests_in(const Checkpoint& checkpoint) {
     EXPECT_TRUE(digests.emplace(name, digest ? *digest : "").second) << name;
   }
   return digests;
+}
+
+const formats::Value* value_of(const Catalog& catalog, std::string_view key) {
+  const auto found = std::ranges::find(catalog.values, key, &ValueEntry::key);
+  return found == catalog.values.end() ? nullptr : &found->value;
+}
+
+bool has_note(const Catalog& catalog, std::string_view part) {
+  return std::ranges::any_of(
+      catalog.notes, [&](const std::string& note) { return note.find(part) != std::string::npos; });
 }
 
 Refusal refusal_of(const std::shared_ptr<const formats::SourceTree>& tree) {

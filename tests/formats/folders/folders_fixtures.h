@@ -22,6 +22,9 @@ std::map<std::string, std::string> truth_of(std::string_view name);
 // The same of what was read.
 std::map<std::string, std::string> digests_in(const Checkpoint& checkpoint);
 
+const formats::Value* value_of(const Catalog& catalog, std::string_view key);
+bool has_note(const Catalog& catalog, std::string_view part);
+
 // What describe() says is wrong with a tree, and its hint; "" where nothing is.
 struct Refusal {
   Code code = Code::io;

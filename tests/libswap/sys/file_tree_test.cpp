@@ -167,6 +167,20 @@ TEST_F(Tree, LinksInsideAreFollowedAndLinksOutsideRefused) {
   EXPECT_NE(refused.error().message.find("leads outside"), std::string::npos);
 }
 
+// Trainers keep a link beside their saves: latest-rank0.pt, LATEST.
+TEST_F(Tree, ALinkToAFolderInsideIsNoSecondFolder) {
+  fs::create_directories(directory_ / "step-2");
+  write_file(directory_ / "step-2/f", "x");
+  fs::create_symlink("step-2", directory_ / "last");
+  fs::create_symlink("step-1", directory_ / "LATEST");
+  const auto tree = value_of(open_tree(directory_.path()));
+  ASSERT_EQ(tree->entries().size(), 1u);
+  EXPECT_EQ(tree->entries()[0].name, "step-2/f");
+  EXPECT_EQ(read_all(*value_of(open_tree(directory_ / "last")), "f"), "x");
+  fs::create_symlink("f-that-is-gone", directory_ / "shard-2");
+  EXPECT_FALSE(open_tree(directory_.path())) << "a part of a save is missing";
+}
+
 TEST_F(Tree, ALinkPutInAfterTheListingIsNotFollowed) {
   const TemporaryDirectory outside;
   write_file(outside / "secret", "s");

@@ -12,6 +12,7 @@ namespace {
 
 namespace fs = std::filesystem;
 using inspect_test::bytes_of;
+using inspect_test::copy;
 using inspect_test::inspect;
 using inspect_test::says;
 using inspect_test::write;
@@ -26,11 +27,6 @@ void lay_out(const std::string& folder, const std::vector<std::string>& beside) 
   write_safetensors(folder + "/model.safetensors", "F32", "[2]", bytes_of<float>({1, 2}),
                     "a.weight");
   for (const std::string& name : beside) write(folder + "/" + name);
-}
-
-void copy(const std::string& fixture, const std::string& to) {
-  fs::create_directories(fs::path(to).parent_path());
-  fs::copy(fs::path(EBB_FIXTURES) / fixture, to, fs::copy_options::recursive);
 }
 
 // As transformers' Trainer has them, but for the states: those of optimizer.pt are read with the

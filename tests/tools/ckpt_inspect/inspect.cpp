@@ -20,4 +20,10 @@ void write(const std::string& path, const std::string& text) {
   std::ofstream(path, std::ios::binary) << text;
 }
 
+void copy(const std::string& fixture, const std::string& to) {
+  namespace fs = std::filesystem;
+  fs::create_directories(fs::path(to).parent_path());
+  fs::copy(fs::path(EBB_FIXTURES) / fixture, to, fs::copy_options::recursive);
+}
+
 }  // namespace ebb::inspect_test

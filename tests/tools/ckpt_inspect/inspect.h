@@ -20,6 +20,9 @@ void write_safetensors(const std::string& path, const std::string& dtype, const 
 // Writes any file, and makes the folders that it lies in.
 void write(const std::string& path, const std::string& text = "x");
 
+// A fixture, by its path below the fixtures, with the folders that it is to lie in.
+void copy(const std::string& fixture, const std::string& to);
+
 using test_support::says;
 
 // The little-endian bytes of numbers.

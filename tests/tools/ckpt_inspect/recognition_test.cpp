@@ -13,17 +13,13 @@ namespace {
 
 namespace fs = std::filesystem;
 using inspect_test::bytes_of;
+using inspect_test::copy;
 using inspect_test::inspect;
 using inspect_test::says;
 using inspect_test::write;
 using inspect_test::write_safetensors;
 using test_support::Outcome;
 using test_support::ScratchDirectory;
-
-void copy(const std::string& fixture, const std::string& to) {
-  fs::create_directories(fs::path(to).parent_path());
-  fs::copy(fs::path(EBB_FIXTURES) / fixture, to, fs::copy_options::recursive);
-}
 
 // A sound torch.save file of a model and its optimizer.
 void save_torch(const std::string& to) { copy("torch/muon_adamw_state/data/ckpt.pt", to); }
@@ -264,10 +260,10 @@ TEST(InspectRecognition, AMixedFolderIsListedByFormatAndNoneIsPicked) {
 
 TEST(InspectRecognition, CheckpointsSomeLevelsBelowAreFound) {
   const ScratchDirectory scratch;
-  copy("dcp/fsdp2_w1/data", scratch / "run/step100/model_and_optim");
+  copy("dcp/fsdp2_w1/data", scratch / "run/step100/state");
   write(scratch / "run/step100/train/rank0.pt");
   for (const char* folder : {"run", "run/step100", "."})
-    expect_refused(scratch / folder, 2, scratch / "run/step100/model_and_optim");
+    expect_refused(scratch / folder, 2, scratch / "run/step100/state");
 }
 
 // Of transformers' Trainer, whose states are a file beside the weights.

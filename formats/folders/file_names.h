@@ -1,0 +1,27 @@
+// What the names of files in a folder say. Internal to formats/folders.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <string_view>
+
+#include "ebb/formats/core/byte_source.h"
+
+namespace ebb::formats::folders {
+
+inline constexpr std::size_t kMostRanks = 64;  // files of one kind that are read
+
+bool on_top(std::string_view name);
+
+// What stands between them: nullopt where the name does not begin and end so.
+std::optional<std::string_view> between(std::string_view name, std::string_view begin,
+                                        std::string_view end);
+// "rng_state_3.pth" -> 3.
+std::optional<std::uint32_t> number_between(std::string_view name, std::string_view begin,
+                                            std::string_view end);
+
+bool holds_dcp(const SourceTree& tree, std::string_view folder);
+bool holds_safetensors(const SourceTree& tree, std::string_view folder);
+
+}  // namespace ebb::formats::folders
