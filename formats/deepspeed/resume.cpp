@@ -5,6 +5,7 @@
 
 #include "ebb/formats/deepspeed/config.h"
 #include "ebb/formats/deepspeed/deepspeed.h"
+#include "ebb/formats/deepspeed/experts.h"
 #include "ebb/formats/deepspeed/names.h"
 
 namespace ebb::formats {
@@ -41,12 +42,55 @@ bool without_zero(const ResumeQuestion& question) {
   return question.catalog.partition == kWithoutZero;
 }
 
+// Cut over more than data-parallel ranks.
+bool is_parallel(const ResumeQuestion& question) {
+  const std::string& how = question.catalog.partition;
+  return how.find(kStages) != std::string::npos || how.find(kTensorRanks) != std::string::npos ||
+         how.find(kWithExperts) != std::string::npos;
+}
+
+bool has_experts(const ResumeQuestion& question) {
+  return std::ranges::any_of(question.catalog.tensors, [](const TensorEntry& tensor) {
+    return expert_name(tensor.name).has_value();
+  });
+}
+
+bool parallel_on_others(const ResumeQuestion& question) {
+  return !same_world(question) && is_parallel(question) && !has_experts(question);
+}
+
+bool experts_on_others(const ResumeQuestion& question) {
+  return !same_world(question) && is_parallel(question) && has_experts(question);
+}
+
+bool experts_among_others(const ResumeQuestion& question) {
+  return has_experts(question) && !is_parallel(question);
+}
+
 using Says = ResumeRule::Says;
 constexpr std::array kRules = {
     ResumeRule{Says::yes,
                without_zero,
                "stage 0: each of {wanted} loads the one file, model and optimizer whole",
                {},
+               {}},
+    ResumeRule{Says::no,
+               experts_among_others,
+               "its experts lie among the other weights, and DeepSpeed's MoE layers load files of "
+               "their own (layer_*_expert_*), which only a job of theirs writes",
+               {},
+               {}},
+    ResumeRule{Says::no,
+               experts_on_others,
+               "saved by {saved}, and DeepSpeed loads experts on as many ranks only; no conversion "
+               "writes files of experts",
+               {},
+               {}},
+    ResumeRule{Says::no,
+               parallel_on_others,
+               "saved by {saved}, and DeepSpeed loads it on as many pipeline stages, "
+               "tensor-parallel and data-parallel ranks only; a universal checkpoint goes to any",
+               "deepspeed-universal",
                {}},
     ResumeRule{Says::no, other_world_stage3,
                "saved by {saved}, and DeepSpeed loads ZeRO state on as many ranks only",
@@ -62,6 +106,12 @@ constexpr std::array kRules = {
                "step counters, loss scaler, sub-groups too small to be swapped - without a word",
                "deepspeed", "zero3"},
     ResumeRule{Says::yes, always, "saved by as many ranks", {}, {}},
+    ResumeRule{Says::note,
+               is_parallel,
+               "the job must be cut the same way: as many pipeline stages, tensor-parallel and "
+               "expert-parallel ranks as saved it",
+               {},
+               {}},
     ResumeRule{Says::note, named_by_nothing, kNoLatest, {}, {}},
     ResumeRule{Says::note,
                momentum_kept_in_memory,
@@ -94,7 +144,17 @@ bool dealt_parameters(const ResumeQuestion& question) {
   return config != nullptr && round_robin(*config, stage_of(question.catalog));
 }
 
+bool experts_on_ranks(const ResumeQuestion& question) {
+  return question.world > 1 && has_experts(question);
+}
+
 constexpr std::array kUniversalRules = {
+    ResumeRule{Says::no,
+               experts_on_ranks,
+               "DeepSpeed 0.19 gives each rank's experts the state of those with the same number "
+               "on rank 0: its MoE layers count their own, the checkpoint all of them",
+               {},
+               {}},
     ResumeRule{Says::no, dealt_parameters,
                "round_robin_gradients is on: DeepSpeed 0.19 then gives parameters the state of "
                "others, without a word; with it off in ds_config and in the job it loads right",

@@ -51,11 +51,22 @@ class Gathering {
   long double squares_ = 0;
 };
 
+// Of the box's own elements, in row-major order, the first that lies in the rows and the one behind
+// the last.
+std::pair<std::uint64_t, std::uint64_t> range_in(const Box& box,
+                                                 const std::optional<FlatRange>& rows) {
+  const std::uint64_t all = volume(box.extent);
+  if (!rows || all == 0) return {0, all};
+  const FlatRange common = overlap({box.offset[0], box.extent[0]}, *rows);
+  const std::uint64_t in_a_row = all / box.extent[0];
+  const std::uint64_t first = common.count == 0 ? 0 : common.first - box.offset[0];
+  return {first * in_a_row, (first + common.count) * in_a_row};
+}
+
 }  // namespace
 
 Result<std::optional<Statistics>> statistics_of(const Checkpoint& checkpoint,
-                                                const TensorEntry& tensor,
-                                                std::optional<Rank> holder) {
+                                                const TensorEntry& tensor, const StatisticsOf& of) {
   const std::size_t per_element = values_per_element(tensor.dtype);
   if (per_element == 0) return std::optional<Statistics>();
   const std::size_t elem_bytes = bytes_of(tensor.dtype);
@@ -63,10 +74,12 @@ Result<std::optional<Statistics>> statistics_of(const Checkpoint& checkpoint,
   ByteVector bytes(BoxReader::kMaxRun);
   std::vector<double> values(kDecodedAtOnce * per_element);
   for (const Chunk& chunk : tensor.chunks) {
-    if (holder && chunk.holder != *holder) continue;
-    const std::uint64_t size = volume(chunk.box.extent) * elem_bytes;
-    for (std::uint64_t at = 0; at < size;) {
-      const auto run = std::span(bytes).first(std::min<std::uint64_t>(bytes.size(), size - at));
+    if (of.holder && chunk.holder != *of.holder) continue;
+    auto [at, end] = range_in(chunk.box, of.rows);
+    at *= elem_bytes;
+    end *= elem_bytes;
+    while (at < end) {
+      const auto run = std::span(bytes).first(std::min<std::uint64_t>(bytes.size(), end - at));
       EBB_TRY(checkpoint.read(tensor, chunk, at, run));
       at += run.size();
       for (std::size_t first = 0; first < run.size(); first += kDecodedAtOnce * elem_bytes) {

@@ -23,9 +23,13 @@ struct Statistics {
   std::uint64_t finite() const { return numbers - nans - infinities; }
 };
 
-// `holder`: only the chunks that this rank wrote. Nothing for the sub-byte dtypes.
+// Of which elements; unset: of all.
+struct StatisticsOf {
+  std::optional<Rank> holder = std::nullopt;     // those that this rank wrote
+  std::optional<FlatRange> rows = std::nullopt;  // along the first dimension
+};
+// Nothing for the sub-byte dtypes. REQUIRES: a tensor whose rows are chosen has dimensions.
 Result<std::optional<Statistics>> statistics_of(const Checkpoint& checkpoint,
-                                                const TensorEntry& tensor,
-                                                std::optional<Rank> holder);
+                                                const TensorEntry& tensor, const StatisticsOf& of);
 
 }  // namespace ebb::formats

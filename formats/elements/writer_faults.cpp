@@ -121,7 +121,7 @@ Result<std::optional<std::string>> normalised_momentum(const Checkpoint& checkpo
   for (const TensorEntry& tensor : checkpoint.catalog().tensors) {
     const bool momentum = tensor.state == "momentum_buffer" && tensor.shape.size() == 2;
     if (!momentum || !is_floating(tensor.dtype)) continue;
-    EBB_TRY_ASSIGN(const auto statistics, statistics_of(checkpoint, tensor, std::nullopt));
+    EBB_TRY_ASSIGN(const auto statistics, statistics_of(checkpoint, tensor, {}));
     if (!statistics || std::abs(statistics->norm - 1) > kNear) return std::optional<std::string>();
     ++matrices;
     narrow = narrow && tensor.dtype == DType::bf16;

@@ -51,6 +51,7 @@ class ReadBackTest : public ::testing::Test {
 
   std::unique_ptr<Checkpoint> source_;
   std::unique_ptr<libswap::IoQueue> io_;
+  Console console_{"test"};
 };
 
 TEST_F(ReadBackTest, TellsAByteThatIsNotWhatWasWritten) {
@@ -58,7 +59,7 @@ TEST_F(ReadBackTest, TellsAByteThatIsNotWhatWasWritten) {
   bool checked = false;
   write(conversion, [&](const fs::path& directory, auto fingerprints) -> Result<> {
     const ReadBack read_back(conversion, 2);
-    EXPECT_TRUE(read_back.run(directory, fingerprints));
+    EXPECT_TRUE(read_back.run(console_, directory, fingerprints));
     std::fstream file(directory / "model.safetensors",
                       std::ios::in | std::ios::out | std::ios::binary);
     file.seekg(-1, std::ios::end);
@@ -66,7 +67,7 @@ TEST_F(ReadBackTest, TellsAByteThatIsNotWhatWasWritten) {
     file.seekp(-1, std::ios::end);
     file.put(static_cast<char>(last ^ 1));
     file.close();
-    const auto refused = read_back.run(directory, fingerprints);
+    const auto refused = read_back.run(console_, directory, fingerprints);
     checked = !refused;
     EXPECT_EQ(refused.error().code, Code::corrupt);
     EXPECT_NE(refused.error().message.find("was read back different"), std::string::npos);
@@ -81,7 +82,7 @@ TEST_F(ReadBackTest, ADefectOfTheWriterIsNotDamageOfTheSource) {
   const formats::Conversion less = planned(Taking::weights);
   write(less, [&](const fs::path& directory, auto) -> Result<> {
     const std::vector<std::uint64_t> none(all.content->catalog().tensors.size(), 0);
-    const auto refused = ReadBack(all, 2).run(directory, none);
+    const auto refused = ReadBack(all, 2).run(console_, directory, none);
     EXPECT_FALSE(refused);
     if (refused) return {};
     EXPECT_EQ(refused.error().code, Code::state) << refused.error().message;

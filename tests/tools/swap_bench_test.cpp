@@ -10,6 +10,7 @@
 #include <thread>
 
 #include "tests/support/program.h"
+#include "tests/tools/pictures.h"
 
 namespace ebb {
 namespace {
@@ -100,6 +101,22 @@ TEST(SwapBench, CountsAModelsStateAsMuonsAndAdams) {
   EXPECT_GT(muon, 0);
   EXPECT_GT(adam, 0);
   EXPECT_EQ(8 * muon + 12 * adam, number_of(run.out, "state_bytes"));
+}
+
+TEST(SwapBench, DrawsTheNumbersThatItSays) {
+  const ScratchDirectory scratch, elsewhere;
+  const std::string file = elsewhere / "rates.html";
+  const Outcome run =
+      measure({scratch.path(), "--model", "dcp/hsdp_2x2/data", "--picture", file, "--json"});
+  ASSERT_EQ(run.exit, 0) << run.err;
+  const std::string data = data_of_picture(file);
+  ASSERT_FALSE(data.empty());
+  const std::string same = data.substr(0, data.rfind('}'));
+  EXPECT_TRUE(run.out.starts_with(same)) << run.out << data;
+  EXPECT_TRUE(fs::is_empty(scratch.path()));
+  const Outcome refused = measure({scratch.path(), "--picture", elsewhere / "rates.svg"});
+  EXPECT_EQ(refused.exit, 2);
+  EXPECT_TRUE(test_support::says(refused.err, "is a page of HTML")) << refused.err;
 }
 
 TEST(SwapBench, RefusesADirectoryItCannotWriteTo) {

@@ -254,7 +254,7 @@ Result<Outcome> carry_out(Console& console, const Request& request, const Prepar
     if (request.dropping == Dropping::allowed) {
       EBB_TRY_ASSIGN(outcome.rounded_otherwise, read_back.rounded_otherwise());
     }
-    EBB_TRY(read_back.run(directory, fingerprints));
+    EBB_TRY(read_back.run(console, directory, fingerprints));
     return check_unchanged(prepared.source->catalog(), prepared.files_before);
   };
   auto report =

@@ -10,6 +10,7 @@
 #include "ebb/libswap/sys/process.h"
 #include "tools/ckpt_convert/changes.h"
 #include "tools/ckpt_convert/conversion.h"
+#include "tools/ckpt_convert/plan_picture.h"
 #include "tools/ckpt_convert/report.h"
 #include "tools/cli/mains.h"
 #include "tools/cli/run.h"
@@ -96,6 +97,7 @@ constexpr std::array kFlags = {
          "What a buffer is now follows from its optimizer; sum:ema says it where nothing tells. "
          "The groups note the new form."),
     flag(kHow, "-n, --dry-run", "say what would be written and stop"),
+    flag(kHow, "--plan FILE.html", "and draw what stays, what moves, between which ranks"),
     flag(kHow, "-f, --force", "replace DST, once the new one is complete"),
     flag(kHow, "--drop", "go on without what FORMAT cannot hold"),
     flag(kHow, "--new-optimizer", "go on although the optimizer's states lie beside, not read"),
@@ -112,6 +114,7 @@ constexpr std::array kExamples = {
     Example{"ckpt-convert ckpt/ out/ --to safetensors", "one file that everything can load"},
     Example{"ckpt-convert ckpt/ out/ --to dcp --world-size 2", "resume on two ranks"},
     Example{"ckpt-convert ckpt/ out/ --to dcp -n", "what would be written, and how much"},
+    Example{"ckpt-convert ckpt/ out/ --to dcp -w 8 -n --plan plan.html", "as a picture"},
     Example{"ckpt-convert ckpt/ out/ --weights --dtype bf16", "the model, for load_state_dict"},
 };
 
@@ -257,14 +260,24 @@ Result<Request> request_of(const Arguments& arguments) {
 Result<Exit> work(Console& console, const Arguments& arguments) {
   catch_stop_signals();
   EBB_TRY_ASSIGN(const Request request, request_of(arguments));
+  const auto picture_file = arguments.text("plan");
+  if (picture_file && !arguments.has("dry-run"))
+    return Error{Code::usage, "--plan is a picture of what --dry-run says", "add -n"};
+  if (picture_file) EBB_TRY(check_picture(*picture_file));
   EBB_TRY_ASSIGN(const Prepared prepared, prepare(request));
   const bool as_json = arguments.has("json");
   if (arguments.has("dry-run")) {
-    console.print(as_json ? report_json(request, prepared, nullptr) : plan_text(request, prepared));
+    std::optional<PlanPicture> picture;
+    if (picture_file) {
+      EBB_TRY_ASSIGN(picture, write_picture(request, prepared, *picture_file));
+    }
+    console.print(as_json
+                      ? report_json(request, prepared, {.picture = picture ? &*picture : nullptr})
+                      : plan_text(request, prepared) + (picture ? picture_text(*picture) : ""));
     return Exit::success;
   }
   EBB_TRY_ASSIGN(const Outcome outcome, carry_out(console, request, prepared));
-  console.print(as_json ? report_json(request, prepared, &outcome)
+  console.print(as_json ? report_json(request, prepared, {.outcome = &outcome})
                         : done_text(request, prepared, outcome));
   return Exit::success;
 }

@@ -9,7 +9,6 @@
 #include "ebb/libswap/read/digest.h"
 #include "ebb/libswap/read/in_parallel.h"
 #include "ebb/libswap/tree/file_tree.h"
-#include "tools/cli/console.h"
 #include "tools/cli/selection.h"
 #include "tools/cli/text.h"
 
@@ -84,7 +83,7 @@ ReadBack::Identity ReadBack::identity(const TensorEntry& tensor) {
   return {tensor.name, tensor.state, tensor.dtype};
 }
 
-Result<> ReadBack::run(const std::filesystem::path& directory,
+Result<> ReadBack::run(Console& console, const std::filesystem::path& directory,
                        std::span<const std::uint64_t> fingerprints) const {
   EBB_TRY_ASSIGN(auto tree, libswap::open_tree(directory));
   EBB_TRY_ASSIGN(auto written, formats::describe(std::move(tree)));
@@ -102,10 +101,12 @@ Result<> ReadBack::run(const std::filesystem::path& directory,
             (lost.size() == 1 ? "" : " (and " + plural(lost.size() - 1, "more such thing") + ")")),
         "this is a defect of the writer of " + written->catalog().format +
             "; please report it. -n --drop lists what it knows it cannot hold"};
-  return compare_tensors(*written, fingerprints);
+  std::uint64_t bytes = 0;
+  for (const TensorEntry& tensor : written->catalog().tensors) bytes += bytes_of(tensor);
+  return compare_tensors({*written, console, "reading back", bytes}, fingerprints);
 }
 
-Result<> ReadBack::compare_tensors(const Checkpoint& written,
+Result<> ReadBack::compare_tensors(const WatchedCheckpoint& written,
                                    std::span<const std::uint64_t> fingerprints) const {
   ByName written_tensors;
   for (const TensorEntry& tensor : written.catalog().tensors)

@@ -11,6 +11,8 @@
 #include <vector>
 
 #include "ebb/formats/conversion/convert.h"
+#include "tools/cli/console.h"
+#include "tools/cli/watched_checkpoint.h"
 
 namespace ebb::tools::convert {
 
@@ -22,8 +24,8 @@ class ReadBack {
   // Describes the finished files and compares everything that the plan does not drop with the
   // content: tensors by fingerprint, values, groups, the step and the steps of parameters as they
   // are. Errors name the tensor or key: corrupt, unsupported where the target has no name for it,
-  // cancelled, and those of reading.
-  Result<> run(const std::filesystem::path& directory,
+  // cancelled, and those of reading. The console shows how far it is.
+  Result<> run(Console& console, const std::filesystem::path& directory,
                std::span<const std::uint64_t> fingerprints) const;
 
   // Derived tensors of the plan whose source rounds to other values, one line each. Reads both.
@@ -35,7 +37,7 @@ class ReadBack {
   using ByName = std::multimap<std::string_view, const TensorEntry*>;
   using Identity = std::tuple<std::string_view, std::string_view, DType>;
 
-  Result<> compare_tensors(const Checkpoint& written,
+  Result<> compare_tensors(const WatchedCheckpoint& written,
                            std::span<const std::uint64_t> fingerprints) const;
   // The tensor of the same name, state, dtype and shape; nullptr: none.
   static const TensorEntry* exactly(const ByName& tensors, const TensorEntry& wanted);

@@ -111,7 +111,8 @@ std::string done_text(const Request& request, const Prepared& prepared, const Ou
                  verified_text(prepared, outcome));
 }
 
-std::string report_json(const Request& request, const Prepared& prepared, const Outcome* outcome) {
+std::string report_json(const Request& request, const Prepared& prepared, const Beyond& beyond) {
+  const Outcome* outcome = beyond.outcome;
   const formats::Conversion& conversion = prepared.conversion;
   JsonWriter json;
   json.open_object().put("schema", "ckpt.convert/1").put("dry_run", outcome == nullptr);
@@ -134,6 +135,7 @@ std::string report_json(const Request& request, const Prepared& prepared, const 
     std::ranges::copy(outcome->rounded_otherwise, std::back_inserter(dropped));
   json.put("dropped", dropped);
   write_beside(json, prepared.source->catalog());
+  if (beyond.picture != nullptr) write_transfers(json, *beyond.picture);
   if (outcome != nullptr) {
     json.key("seconds").raw(std::to_string(outcome->report.seconds));
     json.put("resumed_bytes", outcome->report.bytes_found).put("verified", true);

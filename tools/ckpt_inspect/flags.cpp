@@ -30,6 +30,7 @@ constexpr std::array kFlags = {
     flag(kModes, "--stats", "smallest, largest, mean, norm, zeros, NaN",
          "Reads every element once, a few MiB at a time. NaN and infinities are counted and left "
          "out of the rest; of complex numbers, real and imaginary parts count one by one."),
+    flag(kModes, "--picture FILE.html", "with --stats: draw norms by layer and state"),
     flag(kModes, "-d, --diff OTHER", "compare with another checkpoint, in any format",
          "Tensors are matched by parameter and state and compared bit for bit, across formats and "
          "numbers of ranks; so are step, settings and values. Exit code 1 when they differ."),
@@ -97,6 +98,11 @@ Result<std::string_view> mode_of(const Arguments& arguments) {
   }
   if (arguments.has("digest") && !arguments.has("tensors"))
     return Error{Code::usage, "--digest is a part of --tensors", "add --tensors"};
+  if (arguments.has("picture") && !arguments.has("stats"))
+    return Error{Code::usage, "--picture is a picture of --stats",
+                 "add --stats; --map draws who holds what"};
+  if (arguments.has("picture") && arguments.has("limit"))
+    return Error{Code::usage, "--limit says nothing with --picture", "leave it out"};
   if (chosen == nullptr) return std::string_view();
   for (const std::string_view name : {"key", "state", "rank", "limit"})
     if (arguments.has(name) &&

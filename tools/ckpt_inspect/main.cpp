@@ -85,7 +85,7 @@ Result<Exit> show(Console& console, const View& view, const Arguments& arguments
   if (mode == "shards") return show_shards(console, view);
   if (mode == "groups") return show_groups(console, view);
   if (mode == "verify") return verify(console, view);
-  if (mode == "stats") return show_statistics(console, view);
+  if (mode == "stats") return show_statistics(console, view, arguments.text("picture"));
   if (mode == "map") return write_map(console, view, *arguments.text("map"));
   if (mode == "explain-resume") {
     EBB_TRY_ASSIGN(const std::uint32_t world, world_of(arguments));
@@ -112,10 +112,9 @@ Result<Exit> show_watched(Console& console, const View& view, const Arguments& a
                           std::string_view mode) {
   const std::string_view doing = reading_of(arguments, mode);
   if (doing.empty()) return show(console, view, arguments, mode);
-  TransferLine line(console, doing);
-  Transferred so_far;
-  for (const TensorEntry* tensor : view.tensors) so_far.of += bytes_of(*tensor, view.selection);
-  const WatchedCheckpoint checkpoint(view.checkpoint, line, so_far);
+  std::uint64_t bytes = 0;
+  for (const TensorEntry* tensor : view.tensors) bytes += bytes_of(*tensor, view.selection);
+  const WatchedCheckpoint checkpoint(view.checkpoint, console, doing, bytes);
   const View watched{view.path, checkpoint, view.tensors, view.selection, view.output, view.limit};
   return show(console, watched, arguments, mode);
 }

@@ -11,6 +11,7 @@
 #include "tools/cli/arguments.h"
 #include "tools/cli/console.h"
 #include "tools/cli/json.h"
+#include "tools/cli/rows_text.h"
 #include "tools/cli/selection.h"
 
 namespace ebb::tools::inspect {
@@ -45,7 +46,9 @@ Result<Exit> show_groups(Console& console, const View& view);
 Result<Exit> verify(Console& console, const View& view);
 // With JSON only: the document that says so; the message is the caller's.
 void verify_unreadable(Console& console, const Unreadable& what);
-Result<Exit> show_statistics(Console& console, const View& view);
+// `picture_file`: as a page of HTML instead of lines.
+Result<Exit> show_statistics(Console& console, const View& view,
+                             const std::optional<std::string>& picture_file);
 // Tensors are matched by name and state, or by key where that is not unique.
 Result<Exit> show_difference(Console& console, const View& view, const View& other);
 // Exit::different when the framework could not resume it on that many ranks.
@@ -82,8 +85,6 @@ std::vector<std::string> identity_cells(const TensorEntry& tensor);
 // "  label     text\n": a line of a screen about one thing.
 std::string labelled(std::string_view label, std::string_view text);
 std::string value_text(const Value& value);  // short, for people
-// "0-511" where whole rows are stored, "all" for a whole tensor, else the box.
-std::string rows_text(const Box& box, const Shape& shape);
 // The chunks of `rank` in one cell: "-", rows, "el 0-18" for a run of elements, or "3 boxes".
 std::string held_text(const TensorEntry& tensor, Rank rank);
 // "  ... 7 more\n"; "" where all are shown.

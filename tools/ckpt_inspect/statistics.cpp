@@ -1,21 +1,16 @@
-// --stats: one line a tensor.
+// --stats: one line a tensor, or a picture.
 #include "ebb/formats/elements/statistics.h"
 
-#include "tools/ckpt_inspect/modes.h"
+#include "ebb/formats/core/json_text.h"
+#include "tools/ckpt_inspect/norms.h"
 #include "tools/cli/text.h"
+#include "tools/pictures/page.h"
 
 namespace ebb::tools::inspect {
 
 using formats::Statistics;
 
 namespace {
-
-// No whole number of more digits than readers of JSON have in an integer.
-std::string number_json(double value) {
-  std::string text = shortest(value);
-  if (text.size() > 15 && text.find_first_of(".e") == std::string::npos) text += ".0";
-  return text;
-}
 
 std::string share_text(std::uint64_t part, std::uint64_t whole) {
   if (part == 0 || whole == 0) return "0 %";
@@ -25,21 +20,8 @@ std::string share_text(std::uint64_t part, std::uint64_t whole) {
 void write_statistics(JsonWriter& json, const TensorEntry& tensor,
                       const std::optional<Statistics>& found) {
   write_identity(json, tensor);
-  json.key("stats");
-  if (!found) {
-    json.null().close_object();
-    return;
-  }
-  const auto finite = [&](std::string_view name, double value) {
-    json.key(name).raw(found->finite() == 0 ? "null" : number_json(value));
-  };
-  json.open_object().put("numbers", found->numbers);
-  finite("min", found->smallest);
-  finite("max", found->largest);
-  finite("mean", found->mean);
-  finite("norm", found->norm);
-  json.put("zeros", found->zeros).put("nans", found->nans);
-  json.put("infinities", found->infinities).close_object().close_object();
+  write_numbers(json.key("stats"), found);
+  json.close_object();
 }
 
 std::vector<std::string> cells_of(const TensorEntry& tensor,
@@ -59,7 +41,13 @@ std::vector<std::string> cells_of(const TensorEntry& tensor,
 
 }  // namespace
 
-Result<Exit> show_statistics(Console& console, const View& view) {
+Result<Exit> show_statistics(Console& console, const View& view,
+                             const std::optional<std::string>& picture_file) {
+  std::optional<NormsPicture> picture;
+  if (picture_file) {
+    EBB_TRY(pictures::picture_file(NormsPicture::kFlag, *picture_file, pictures::Kind::norms));
+    picture.emplace(view);
+  }
   Table table({{"tensor"},
                {"state"},
                {"dtype"},
@@ -79,8 +67,9 @@ Result<Exit> show_statistics(Console& console, const View& view) {
   for (std::size_t i = 0; i < shown; ++i) {
     const TensorEntry& tensor = *view.tensors[i];
     EBB_TRY(prove_coverage(tensor, view.catalog()));
-    EBB_TRY_ASSIGN(const auto found,
-                   formats::statistics_of(view.checkpoint, tensor, view.selection.rank));
+    EBB_TRY_ASSIGN(const auto found, formats::statistics_of(view.checkpoint, tensor,
+                                                            {.holder = view.selection.rank}));
+    if (picture) EBB_TRY(picture->add(tensor, found));
     if (found && found->nans + found->infinities != 0) ++unsound;
     if (view.output == Output::json)
       write_statistics(json, tensor, found);
@@ -89,12 +78,19 @@ Result<Exit> show_statistics(Console& console, const View& view) {
   }
   json.close_list().put("with_nan_or_infinity", unsound);
   write_unread(json, view);
+  std::string drawn;
+  if (picture) {
+    EBB_TRY_ASSIGN(const std::uint64_t bytes, picture->write(*picture_file));
+    json.key("picture").open_object().put("file", *picture_file).put("bytes", bytes);
+    json.close_object();
+    drawn = compose("  norms: {}, {}\n", printable(*picture_file), bytes_text(bytes));
+  }
   json.close_object();
   if (view.output == Output::json) {
     console.print(json.take());
     return Exit::success;
   }
-  std::string out = table.text() + left_out(shown, view.tensors.size());
+  std::string out = picture ? drawn : table.text() + left_out(shown, view.tensors.size());
   out += unsound == 0 ? "  no NaN, no infinity\n"
                       : "  " + console.bad(plural(unsound, "tensor")) + " with NaN or infinities\n";
   console.print(out + unread_text(view));

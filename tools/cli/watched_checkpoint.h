@@ -2,18 +2,22 @@
 #pragma once
 
 #include <cstdint>
+#include <string_view>
 
 #include "ebb/formats/catalog/catalog.h"
+#include "ebb/libswap/sys/mutex.h"
 #include "tools/cli/transfer_line.h"
 
 namespace ebb::tools {
 
-// One thread reads.
+// Any number of threads read.
 class WatchedCheckpoint final : public Checkpoint {
  public:
-  // Both are borrowed. `of`: so many bytes are to be read, of this and others of that line.
-  WatchedCheckpoint(const Checkpoint& checkpoint, TransferLine& line, Transferred& so_far)
-      : checkpoint_(checkpoint), line_(line), so_far_(so_far) {}
+  // Borrows the checkpoint and the console. `doing`: as TransferLine has it; `bytes`: so many are
+  // to be read.
+  WatchedCheckpoint(const Checkpoint& checkpoint, Console& console, std::string_view doing,
+                    std::uint64_t bytes)
+      : checkpoint_(checkpoint), line_(console, doing), so_far_{.of = bytes} {}
   const Catalog& catalog() const override { return checkpoint_.catalog(); }
 
  private:
@@ -21,8 +25,9 @@ class WatchedCheckpoint final : public Checkpoint {
                       std::span<std::byte> into) const override;
 
   const Checkpoint& checkpoint_;
-  TransferLine& line_;
-  Transferred& so_far_;
+  mutable libswap::Mutex mutex_;
+  mutable TransferLine line_ EBB_GUARDED_BY(mutex_);
+  mutable Transferred so_far_ EBB_GUARDED_BY(mutex_);
 };
 
 }  // namespace ebb::tools

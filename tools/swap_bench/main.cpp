@@ -7,6 +7,7 @@
 #include "tools/cli/mains.h"
 #include "tools/cli/run.h"
 #include "tools/cli/text.h"
+#include "tools/swap_bench/picture.h"
 #include "tools/swap_bench/report.h"
 
 namespace ebb {
@@ -37,6 +38,7 @@ constexpr std::array kFlags = {
          "swap-bench says how long.")
         .as(FlagType::count)
         .or_else("20"),
+    flag(kHow, "--picture FILE.html", "and draw the rates, and where a step lies"),
     flag(kHow, "--json", "for programs: one JSON document"),
 };
 
@@ -110,13 +112,21 @@ Result<Exit> work(Console& console, const Arguments& arguments) {
   catch_stop_signals();
   EBB_TRY_ASSIGN(const SweepOptions options, sweep_options_of(arguments));
   EBB_TRY_ASSIGN(const std::optional<State> state, state_of(arguments));
+  const auto picture_file = arguments.text("picture");
+  if (picture_file) EBB_TRY(check_picture(*picture_file));
   StatusLine status(console);
   const Result<Sweep> sweep = run_sweep(options, status);
   if (!sweep) return sweep.error();
   std::optional<Step> step;
   if (state) step = step_of(*state, advice_of(*sweep).use.rates);
-  console.print(
-      (arguments.has("json") ? report_json : report_text)(arguments.positional(0), *sweep, step));
+  const std::string& directory = arguments.positional(0);
+  std::optional<PictureWritten> picture;
+  if (picture_file) {
+    EBB_TRY_ASSIGN(picture, write_picture(*picture_file, directory, *sweep, step));
+  }
+  const bool as_json = arguments.has("json");
+  console.print(as_json ? report_json(directory, *sweep, step, picture)
+                        : report_text(directory, *sweep, step) + text_of(picture));
   return Exit::success;
 }
 

@@ -52,6 +52,8 @@ std::string table_text(const Sweep& sweep) {
   return table.text();
 }
 
+}  // namespace
+
 std::string verdict_text(const Sweep& sweep, const Advice& advice) {
   const Row& usual = sweep.usual();
   const double ahead = advice.fastest.rates.mixed.median / usual.rates.mixed.median - 1;
@@ -82,6 +84,8 @@ std::string verdict_text(const Sweep& sweep, const Advice& advice) {
       name_of(advice.fastest), name_of(usual), decimal(100 * ahead, 0),
       range_text(advice.fastest.rates.mixed), range_text(usual.rates.mixed));
 }
+
+namespace {
 
 // Each of them a flag of gpt-train and a field of the library.
 std::string settings_text(const Row& use) {
@@ -193,7 +197,8 @@ std::string report_text(const std::string& directory, const Sweep& sweep,
 }
 
 std::string report_json(const std::string& directory, const Sweep& sweep,
-                        const std::optional<Step>& step) {
+                        const std::optional<Step>& step,
+                        const std::optional<PictureWritten>& picture) {
   JsonWriter json;
   json.open_object().put("schema", "swap.bench/1").put("directory", directory);
   json.put("backend", sweep.backend).put("note", sweep.note);
@@ -214,6 +219,10 @@ std::string report_json(const std::string& directory, const Sweep& sweep,
   json.put("read_bytes_in_flight", best.window()).put("write_bytes_in_flight", best.window());
   put_rates(json, best, is_direct(sweep, best)).close_object();
   put_step(json, step);
+  if (picture) {
+    json.key("picture").open_object().put("file", picture->file).put("bytes", picture->bytes);
+    json.close_object();
+  }
   json.close_object();
   return json.take();
 }

@@ -157,23 +157,6 @@ std::string map_of(const ScratchDirectory& scratch, const std::string& checkpoin
   return test_support::text_of_file(scratch / "map.html");
 }
 
-TEST(InspectMap, HoverTextHasLinesAndTheColoursALegend) {
-  const ScratchDirectory scratch;
-  const std::string page = map_of(scratch, "dcp/hsdp_2x2/data");
-  EXPECT_EQ(page.find("\\x0a"), std::string::npos);
-  EXPECT_NE(page.find("F32\nrows "), std::string::npos);
-  EXPECT_NE(page.find("layer 0"), std::string::npos);
-  EXPECT_NE(page.find("no layer number in the name"), std::string::npos);
-}
-
-TEST(InspectMap, ADigitInsideAWordIsNoLayer) {
-  const ScratchDirectory scratch;
-  fs::create_directories(scratch / "fc");
-  write_safetensors(scratch / "fc/model.safetensors", "F32", "[2]", bytes_of<float>({1, 2}),
-                    "fc1.w");
-  EXPECT_EQ(map_of(scratch, scratch / "fc").find("layer 1"), std::string::npos);
-}
-
 TEST(InspectMap, ReplacesAnEarlierMapAndNothingElse) {
   const ScratchDirectory scratch;
   map_of(scratch, "dcp/hsdp_2x2/data");
