@@ -1,6 +1,6 @@
-// DeepSpeed ZeRO checkpoints, stages 1 to 3: `latest`, `<tag>/`, one model file and one optimizer
-// file a rank. Reads what DeepSpeed 0.14 to 0.19 write for data parallelism, Muon included. Which
-// layouts exist and what is not read yet: docs/formats/deepspeed.md.
+// DeepSpeed checkpoints, stages 0 to 3: `latest`, `<tag>/`, one model file and one optimizer file a
+// rank. Reads what DeepSpeed 0.14 to 0.19 write, Muon, pipelines, tensor and expert parallelism
+// included. Which layouts exist and what is not read: docs/formats/deepspeed.md.
 #pragma once
 
 #include <memory>

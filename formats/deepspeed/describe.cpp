@@ -11,6 +11,7 @@
 #include "ebb/formats/deepspeed/names.h"
 #include "ebb/formats/deepspeed/unsharded.h"
 #include "ebb/formats/deepspeed/values.h"
+#include "ebb/formats/deepspeed/without_zero.h"
 
 namespace ebb::formats {
 namespace deepspeed {
@@ -62,10 +63,7 @@ class Describer {
     }
     const std::vector<Group> buffers = join.take_buffers();
     EBB_TRY(read_other_weights(models, buffers, join));
-    const auto info = std::ranges::find(models.facts().engine, kUniversalInfo, &ValueEntry::key);
-    const auto joined = join.finish(info == models.facts().engine.end() ? nullptr : &info->value,
-                                    models.facts().tied);
-    if (!joined) return cannot_join(joined.error());
+    EBB_TRY(join_all(models, join));
     facts_ = join.take_facts();
     finish(models.facts(), buffers, join.padded_between());
     return {};
@@ -77,7 +75,10 @@ class Describer {
     if (!files_.layers.empty() || layered_) {
       LayerFiles layers(*tree_, files_, *checkpoint_, partitions_);
       EBB_TRY(layers.check(buffers, models.buffers(), degrees_.tensor));
-      for (std::uint32_t rank = 0; rank < degrees_.tensor; ++rank) EBB_TRY(layers.read(rank, join));
+      for (std::uint32_t rank = 0; rank < degrees_.tensor; ++rank) {
+        EBB_TRY_ASSIGN(std::vector<TensorEntry> weights, layers.weights_of(rank, join));
+        EBB_TRY(join.add_tensors(rank, std::move(weights)));
+      }
     }
     EBB_TRY(read_expert_files(*tree_, files_, experts_, buffers, *checkpoint_, partitions_));
     return join.add_tensors(0, partitions_.take());
@@ -147,28 +148,40 @@ class Describer {
     if (model.size() > 1 || !is_unsharded(archive->graph())) return no_optimizer(*tree_, files_);
     EBB_TRY(find_degrees());
     if (degrees_.ranks() > 1 || !files_.layers.empty() || !files_.experts.empty())
-      return parallel_without_zero();
+      return read_parallel_without_zero();
     EBB_TRY_ASSIGN(const File stored, archives_.open(first_model(), Rank{0}));
     ModelReader models(*checkpoint_, partitions_, 0, 1);
     EBB_TRY(models.read(stored, Rank{0}));
-    constexpr std::int64_t kMostRanks = 1 << 20;
     catalog().world =
         static_cast<std::uint32_t>(std::min(models.facts().ranks.value_or(1), kMostRanks));
-    UnshardedOptimizer optimizer(stored, *checkpoint_, partitions_);
-    EBB_TRY_ASSIGN(const auto source, tree_->open(first_model()));
-    EBB_TRY(optimizer.read(source));
+    UnshardedOptimizer optimizer(stored, stored.graph(), *checkpoint_, partitions_);
+    EBB_TRY(optimizer.read(*tree_));
     facts_ = optimizer.take_facts();
     finish(models.facts(), optimizer.numbers(), false);
     return {};
   }
 
-  Error parallel_without_zero() const {
-    return refused(*tree_, Code::unsupported,
-                   compose("{}: tensor, pipeline or expert parallelism without ZeRO (stage 0) is "
-                           "not read by this version",
-                           files_.tag),
-                   "load it in a job of as many ranks with zero_optimization.stage 1 and "
-                   "load_optimizer_states=False, or name one file: torch.save reads it");
+  Result<> read_parallel_without_zero() {
+    ModelReader models(*checkpoint_, partitions_, 0, 1);
+    Join join(*checkpoint_, degrees_);
+    ReaderWithoutZero reader(*tree_, files_, archives_, *checkpoint_, partitions_);
+    EBB_TRY(reader.read(degrees_, experts_, models, join));
+    EBB_TRY(join_all(models, join));
+    world_ = static_cast<std::uint32_t>(
+        std::clamp<std::int64_t>(models.facts().ranks.value_or(1), 1, kMostRanks));
+    catalog().world = world_ * degrees_.ranks();
+    const std::vector<Group> numbers = join.take_buffers();
+    facts_ = join.take_facts();
+    finish(models.facts(), numbers, false);
+    return {};
+  }
+
+  Result<> join_all(const ModelReader& models, Join& join) {
+    const auto info = std::ranges::find(models.facts().engine, kUniversalInfo, &ValueEntry::key);
+    const bool recorded = info != models.facts().engine.end();
+    auto joined = join.finish(recorded ? &info->value : nullptr, models.facts().tied);
+    if (!joined) return cannot_join(std::move(joined).error());
+    return {};
   }
 
   Catalog& catalog() { return checkpoint_->building(); }
@@ -179,10 +192,13 @@ class Describer {
 
   std::string partition_text(bool padded_between) const {
     const std::int64_t stage = facts_.stage;
-    if (stage == 0) return std::string(kWithoutZero);
+    const bool in_parts = degrees_.ranks() > 1 || !files_.experts.empty();
+    if (stage == 0 && !in_parts) return std::string(kWithoutZero);
     const std::string policy = stage == 3 ? "zero3" : padded_between ? "zero12-boundary" : "zero12";
-    std::string text = compose("{} over {}{}{}", policy, world_, world_ == 1 ? " rank" : " ranks",
-                               (stage == 3 ? "" : compose(" (stage {})", stage)));
+    std::string text(kWithoutZeroInParts);
+    if (stage != 0)
+      text = compose("{} over {}{}{}", policy, world_, world_ == 1 ? " rank" : " ranks",
+                     (stage == 3 ? "" : compose(" (stage {})", stage)));
     if (degrees_.stages > 1) text += compose(", {}{}", degrees_.stages, kStages);
     if (degrees_.tensor > 1) text += compose(", {}{}", degrees_.tensor, kTensorRanks);
     if (!files_.experts.empty()) text += kWithExperts;
@@ -201,6 +217,7 @@ class Describer {
           "stage 3 keeps no 16-bit weights: they are the master weights, rounded");
   }
 
+  static constexpr std::int64_t kMostRanks = 1 << 20;
   std::shared_ptr<const SourceTree> tree_;
   std::unique_ptr<ZeroCheckpoint> checkpoint_;
   Partitions partitions_;

@@ -34,7 +34,7 @@ Result<> Join::add_tensors(std::uint32_t tensor_rank, std::vector<TensorEntry> t
     // A parameter that pipeline stages have in common; each has all of it.
     if (part->shape != tensor.shape || part->dtype != tensor.dtype)
       return Error{Code::layout,
-                   compose("{} {} is {} {} in one pipeline stage and {} {} in another",
+                   compose("{} {} is {} {} with one rank and {} {} with another",
                            json_string(tensor.name), tensor.state, name_of(part->dtype),
                            to_string(part->shape), name_of(tensor.dtype), to_string(tensor.shape))};
     if (tensor.state == "master") in_stages_.push_back(tensor.name);
@@ -52,7 +52,7 @@ const TensorEntry* Join::find(const std::string& name, const std::string& state,
 }
 
 Result<> Join::join_facts(std::uint32_t model_rank, OptimizerFacts facts) {
-  if (model_rank == 0) {
+  if (!std::exchange(any_, true)) {
     facts_ = std::move(facts);
     return {};
   }
@@ -174,6 +174,8 @@ void Join::note_all() {
                 in_stages_.size(), json_string(in_stages_.front())));
   for (const std::string& rows : shortened_)
     notes.push_back(compose("{} are padding behind original_vocab_size: left out", rows));
+  std::set<std::string> said;
+  std::erase_if(notes, [&](const std::string& note) { return !said.insert(note).second; });
   std::set<std::string> known;
   std::erase_if(checkpoint_.building().unread, [&](const UnreadEntry& entry) {
     return !known.insert(compose("{} {} {}", entry.key, entry.name, entry.state)).second;

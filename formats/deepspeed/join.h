@@ -19,7 +19,7 @@ class Join {
   Join(ZeroCheckpoint& checkpoint, const Degrees& degrees)
       : checkpoint_(checkpoint), degrees_(degrees) {}
 
-  // In the order of their numbers.
+  // In the order of their numbers; without ZeRO several of one, of its expert-parallel ranks.
   Result<> add(std::uint32_t model_rank, ModelRankContent content);
   Result<> add_tensors(std::uint32_t tensor_rank, std::vector<TensorEntry> tensors);
   // nullptr: no such tensor.
@@ -53,6 +53,7 @@ class Join {
   std::vector<Group> buffers_;
   OptimizerFacts facts_;
   bool padded_between_ = false;
+  bool any_ = false;
   std::vector<std::string> in_stages_;  // names of parameters that several stages have
   std::vector<std::string> shortened_;  // what was cut off of a vocabulary
 };

@@ -73,11 +73,12 @@ void LayerFiles::note_gaps() {
       compose("no file of layer {}: functions have none, and no optimizer state is of it", list));
 }
 
-Result<> LayerFiles::read(std::uint32_t tensor_rank, Join& join) {
+Result<std::vector<TensorEntry>> LayerFiles::weights_of(std::uint32_t tensor_rank,
+                                                        const Join& join) {
   read_.clear();
   for (const auto& [place, name] : files_.layers)
     if (place.second == tensor_rank) EBB_TRY(read_layer(place.first, name, tensor_rank, join));
-  return join.add_tensors(tensor_rank, partitions_.take());
+  return partitions_.take();
 }
 
 Result<> LayerFiles::read_layer(std::uint32_t layer, const std::string& name,

@@ -22,8 +22,8 @@ class LayerFiles {
   // Every layer of which a parameter or a buffer is known has a file.
   Result<> check(const std::vector<Group>& listed,
                  const std::set<std::string, std::less<>>& buffers, std::uint32_t tensor_ranks);
-  // Adds the weights to `join`, which has the masters.
-  Result<> read(std::uint32_t tensor_rank, Join& join);
+  // The weights of all layers; `join` has the masters.
+  Result<std::vector<TensorEntry>> weights_of(std::uint32_t tensor_rank, const Join& join);
 
  private:
   struct Entry {

@@ -89,6 +89,14 @@ File add_archive(TorchArchive archive, ZeroCheckpoint& checkpoint, const std::st
 
 Result<std::vector<Group>> shapes_of(const PickleGraph& graph, std::string_view where) {
   const PickleId shapes = graph.find(graph.root(), "param_shapes");
+  if (shapes != kNoPickle && graph.is(shapes, PickleKind::none))
+    return Error{
+        Code::unsupported,
+        compose("{}: param_shapes is None: BF16_Optimizer without ZeRO (stage 0), which is "
+                "not read by this version",
+                where),
+        "load it in a job that is cut the same way and save it with "
+        "zero_optimization.stage 1"};
   if (shapes == kNoPickle || !graph.is(shapes, PickleKind::list))
     return corrupt(where, "no list param_shapes: not a ZeRO checkpoint");
   if (graph.items(shapes).size() > kMaxGroups)

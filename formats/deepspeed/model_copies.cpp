@@ -15,9 +15,14 @@ std::string look_of(DType dtype, const Shape& shape, ByteView elements) {
 
 }  // namespace
 
-Result<ModelCopies> ModelCopies::open(const Catalog& catalog,
-                                      std::shared_ptr<const ByteSource> source) {
-  ModelCopies copies(std::move(source));
+Result<> ModelCopies::read(std::uint32_t file, std::uint64_t at, std::span<std::byte> into) const {
+  if (into.empty()) return {};
+  EBB_TRY_ASSIGN(const auto source, tree_.open(catalog_.files[file].name));
+  return source->read(at, into);
+}
+
+Result<ModelCopies> ModelCopies::open(const Catalog& catalog, const SourceTree& tree) {
+  ModelCopies copies(catalog, tree);
   for (const TensorEntry& tensor : catalog.tensors)
     if (tensor.state == "param" && is_floating(tensor.dtype)) EBB_TRY(copies.add(tensor));
   return copies;
@@ -26,7 +31,7 @@ Result<ModelCopies> ModelCopies::open(const Catalog& catalog,
 Result<> ModelCopies::add(const TensorEntry& param) {
   const std::uint64_t bytes = std::min(volume(param.shape), kLook) * bytes_of(param.dtype);
   ByteVector elements(bytes);
-  if (bytes > 0) EBB_TRY(source_->read(param.chunks.front().offset, elements));
+  if (bytes > 0) EBB_TRY(read(param.chunks.front().file, param.chunks.front().offset, elements));
   by_look_[look_of(param.dtype, param.shape, elements)].push_back(copies_.size());
   copies_.push_back({{param.name, param.shape}, false});
   const bool known = std::ranges::any_of(kinds_, [&](const Kind& kind) {
@@ -55,7 +60,7 @@ Result<std::optional<Param>> ModelCopies::next(const Flat& masters, std::uint64_
   const std::uint64_t room = masters.elems - first;
   const std::uint64_t width = bytes_of(masters.dtype);
   ByteVector elements(std::min(room, kLook) * width);
-  if (!elements.empty()) EBB_TRY(source_->read(masters.at + first * width, elements));
+  EBB_TRY(read(masters.file, masters.at + first * width, elements));
   std::vector<std::size_t> found;
   for (const Kind& kind : kinds_) {
     const std::uint64_t elems = volume(kind.shape);

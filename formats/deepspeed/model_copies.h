@@ -5,7 +5,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <map>
-#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
@@ -19,8 +18,8 @@ enum class Masters : std::uint8_t { whole, flattened };
 
 class ModelCopies {
  public:
-  // Reads the first elements of the catalog's parameters, which lie in `source`.
-  static Result<ModelCopies> open(const Catalog& catalog, std::shared_ptr<const ByteSource> source);
+  // Reads the first elements of the catalog's parameters. Borrows both.
+  static Result<ModelCopies> open(const Catalog& catalog, const SourceTree& tree);
 
   // The parameters whose masters these are; of several alike the first that was not given yet.
   // nullopt: the elements are not the model's.
@@ -39,12 +38,14 @@ class ModelCopies {
     bool given = false;
   };
 
-  explicit ModelCopies(std::shared_ptr<const ByteSource> source) : source_(std::move(source)) {}
+  ModelCopies(const Catalog& catalog, const SourceTree& tree) : catalog_(catalog), tree_(tree) {}
+  Result<> read(std::uint32_t file, std::uint64_t at, std::span<std::byte> into) const;
   Result<> add(const TensorEntry& param);
   Result<std::optional<Param>> next(const Flat& masters, std::uint64_t first, Masters kept);
   std::vector<std::size_t> alike(const Kind& kind, const Flat& masters, ByteView elements) const;
 
-  std::shared_ptr<const ByteSource> source_;
+  const Catalog& catalog_;
+  const SourceTree& tree_;
   std::vector<Copy> copies_;  // in the model's order
   std::vector<Kind> kinds_;
   std::map<std::string, std::vector<std::size_t>> by_look_;  // copies, by kind and first elements

@@ -70,6 +70,8 @@ constexpr std::string_view kNoLatest =
     "and the job starts from scratch";
 // Catalog::partition of stage 0.
 constexpr std::string_view kWithoutZero = "whole tensors in one file (stage 0)";
+// The beginning of it where there are other kinds of ranks than data-parallel ones.
+constexpr std::string_view kWithoutZeroInParts = "without ZeRO (stage 0)";
 // In Catalog::partition, behind a number.
 constexpr std::string_view kStages = " pipeline stages";
 constexpr std::string_view kTensorRanks = " tensor-parallel ranks";

@@ -2,6 +2,7 @@
 // docs/formats/deepspeed.md.
 #include <algorithm>
 #include <array>
+#include <charconv>
 
 #include "ebb/formats/deepspeed/config.h"
 #include "ebb/formats/deepspeed/deepspeed.h"
@@ -55,6 +56,27 @@ bool has_experts(const ResumeQuestion& question) {
   });
 }
 
+std::uint64_t number_in(std::string_view digits) {
+  std::uint64_t number = 0;
+  std::from_chars(digits.data(), digits.data() + digits.size(), number);
+  return number;
+}
+
+// The number before this word of the partition, 1 without it.
+std::uint64_t number_before(std::string_view partition, std::string_view word) {
+  const std::size_t end = partition.find(word);
+  if (end == std::string_view::npos) return 1;
+  const std::size_t first = partition.find_last_not_of("0123456789", end - 1) + 1;
+  return std::max<std::uint64_t>(1, number_in(partition.substr(first, end - first)));
+}
+
+// Each data-parallel rank then loads the same files.
+bool without_zero_on_others(const ResumeQuestion& question) {
+  const std::string& how = question.catalog.partition;
+  return how.starts_with(kWithoutZeroInParts) && !has_experts(question) &&
+         question.world % (number_before(how, kStages) * number_before(how, kTensorRanks)) == 0;
+}
+
 bool parallel_on_others(const ResumeQuestion& question) {
   return !same_world(question) && is_parallel(question) && !has_experts(question);
 }
@@ -72,6 +94,11 @@ constexpr std::array kRules = {
     ResumeRule{Says::yes,
                without_zero,
                "stage 0: each of {wanted} loads the one file, model and optimizer whole",
+               {},
+               {}},
+    ResumeRule{Says::yes,
+               without_zero_on_others,
+               "stage 0: whatever the number of data-parallel ranks, each loads its part",
                {},
                {}},
     ResumeRule{Says::no,

@@ -63,7 +63,7 @@ Error UnshardedOptimizer::bad(Code code, std::string_view why) const {
   return Error{code, compose("{}: optimizer: {}", file_.where, why)};
 }
 
-Result<> UnshardedOptimizer::read(const std::shared_ptr<const ByteSource>& source) {
+Result<> UnshardedOptimizer::read(const SourceTree& tree) {
   const PickleId top = graph_.find(graph_.root(), "optimizer");
   if (top == kNoPickle || graph_.is(top, PickleKind::none)) return {};
   const PickleId inner = graph_.find(top, "optimizer_state_dict");
@@ -73,8 +73,8 @@ Result<> UnshardedOptimizer::read(const std::shared_ptr<const ByteSource>& sourc
     return bad(Code::unsupported, "no list param_groups: its state dict is none of torch.optim's");
   EBB_TRY(count_numbers(groups));
   EBB_TRY(find_masters(top, groups));
-  EBB_TRY(masters_.empty() ? name_by_shapes(base, groups) : name_by_elements(source));
-  EBB_TRY_ASSIGN(const Config config, config_of(graph_));
+  EBB_TRY(masters_.empty() ? name_by_shapes(base, groups) : name_by_elements(tree));
+  EBB_TRY_ASSIGN(const Config config, config_of(model_));
   EBB_TRY_ASSIGN(std::vector<ReadGroup> read,
                  param_groups_of(file_.archive, groups, config, numbers_));
   for (ReadGroup& group : read) facts_.groups.push_back(std::move(group.entry));
@@ -124,8 +124,8 @@ Result<> UnshardedOptimizer::find_masters(PickleId top, PickleId groups) {
 }
 
 // All or nothing: what has strangers among it is not this model's.
-Result<> UnshardedOptimizer::name_by_elements(const std::shared_ptr<const ByteSource>& source) {
-  EBB_TRY_ASSIGN(ModelCopies copies, ModelCopies::open(checkpoint_.catalog(), source));
+Result<> UnshardedOptimizer::name_by_elements(const SourceTree& tree) {
+  EBB_TRY_ASSIGN(ModelCopies copies, ModelCopies::open(checkpoint_.catalog(), tree));
   std::vector<Group> named;
   for (std::size_t i = 0; i < masters_.size(); ++i) {
     EBB_TRY_ASSIGN(const TorchTensor tensor, torch_tensor(graph_, masters_[i]));

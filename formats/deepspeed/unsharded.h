@@ -5,7 +5,6 @@
 #pragma once
 
 #include <cstddef>
-#include <memory>
 #include <string>
 #include <vector>
 
@@ -20,22 +19,29 @@ bool is_unsharded(const PickleGraph& graph);
 
 class UnshardedOptimizer {
  public:
-  // REQUIRES: the model of the file was read.
-  UnshardedOptimizer(const File& file, ZeroCheckpoint& checkpoint, Partitions& partitions)
-      : file_(file), graph_(file.graph()), checkpoint_(checkpoint), partitions_(partitions) {}
+  // `model`: the model file, which may be the same. REQUIRES: the weights were read.
+  UnshardedOptimizer(const File& file, const PickleGraph& model, ZeroCheckpoint& checkpoint,
+                     Partitions& partitions)
+      : file_(file),
+        graph_(file.graph()),
+        model_(model),
+        checkpoint_(checkpoint),
+        partitions_(partitions) {}
 
-  // Adds master weights and states. `source`: the file.
-  Result<> read(const std::shared_ptr<const ByteSource>& source);
+  // Adds master weights and states.
+  Result<> read(const SourceTree& tree);
 
   // What each number stands for: one parameter, or those of a group end to end.
   const std::vector<Group>& numbers() const { return numbers_; }
   OptimizerFacts take_facts() { return std::move(facts_); }
+  // Whether elements tell the names of what has states, not shapes and order alone.
+  bool has_masters() const { return !masters_.empty() || numbers_.empty(); }
 
  private:
   Error bad(Code code, std::string_view why) const;
   Result<> count_numbers(PickleId groups);
   Result<> find_masters(PickleId top, PickleId groups);
-  Result<> name_by_elements(const std::shared_ptr<const ByteSource>& source);
+  Result<> name_by_elements(const SourceTree& tree);
   Result<> name_by_shapes(PickleId base, PickleId groups);
   void note_names(std::size_t states);
   Result<> add_all(PickleId base);
@@ -44,6 +50,7 @@ class UnshardedOptimizer {
 
   const File& file_;
   const PickleGraph& graph_;
+  const PickleGraph& model_;
   ZeroCheckpoint& checkpoint_;
   Partitions& partitions_;
   Masters kept_ = Masters::whole;

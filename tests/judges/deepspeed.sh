@@ -102,6 +102,30 @@ deepspeed_universal() {
     universal_z1_adamw
 }
 
+# The verdict's line of make_parallel.py.
+parallel_loads() {  # FOLDER CASE RANKS [STAGES]
+  local said
+  said=$("$python" -B "$ds_cases/make_parallel.py" --load "$@" 2>&1 |
+    grep -E '^(OK|FAIL|[A-Za-z]*Error)' | head -n 5)
+  printf '%s\n' "$said"
+  [[ $said == OK* ]]
+}
+
+# Pipelines and what AutoTP cut, on other numbers of stages and data-parallel ranks.
+deepspeed_parallel() {
+  local row case rest arguments
+  for row in "pp_z1_bf16_w4 2 2" "pp_z1_bf16_w4 3 3" "pp_z1_bf16opt_w4 4 2" "autotp_z1_bf16_w4 2"; do
+    read -r case rest <<<"$row"
+    read -ra arguments <<<"$rest"
+    rm -rf one.ds
+    verdict "deepspeed/$case, universal" \
+      convert "$ds_cases/$case/data" one.ds --to deepspeed-universal &&
+      verdict "deepspeed/$case, DeepSpeed trains on (${arguments[*]})" \
+        parallel_loads one.ds "$case" "${arguments[@]}"
+    rm -rf one.ds
+  done
+}
+
 judge_deepspeed() {
   local lacks
   lacks=$(deepspeed_lacks)
@@ -115,4 +139,5 @@ judge_deepspeed() {
   deepspeed_order
   deepspeed_ranks
   deepspeed_universal
+  deepspeed_parallel
 }

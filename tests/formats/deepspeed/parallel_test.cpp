@@ -70,10 +70,13 @@ TEST_P(ParallelFixture, BecomesUniversalAndIsTheSame) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Pipelines, ParallelFixture,
-                         testing::Values("pp_z1_bf16_w4", "pp_z1_bf16opt_w4", "pp_z1_fp32_w3"));
+                         testing::Values("pp_z1_bf16_w4", "pp_z1_bf16opt_w4", "pp_z1_fp32_w3",
+                                         "pp_z1_muon_w4"));
 INSTANTIATE_TEST_SUITE_P(TensorParallel, ParallelFixture,
                          testing::Values("pptp_z1_bf16_w8", "autotp_z1_bf16_w4",
                                          "autotp_z2_fp32_w2", "autotp_z3_bf16_w4"));
+INSTANTIATE_TEST_SUITE_P(WithoutZero, ParallelFixture,
+                         testing::Values("autotp_z0_bf16_w2", "moe_z0_bf16_w2"));
 INSTANTIATE_TEST_SUITE_P(Experts, ParallelFixture,
                          testing::Values("moe_z1_bf16_w2", "moe_z2_bf16_w4"));
 
@@ -89,7 +92,10 @@ TEST(ParallelDamage, DS02AMissingFileIsNamed) {
       {"autotp_z1_bf16_w4", "mp_rank_00_model_states.pt"},
       {"autotp_z1_bf16_w4", "mp_rank_01_model_states.pt"},
       {"moe_z2_bf16_w4", "layer_1_expert_3_mp_rank_00_model_states.pt"},
-      {"moe_z2_bf16_w4", "bf16_zero_pp_rank_2_mp_rank_00_optim_states.pt"}};
+      {"moe_z2_bf16_w4", "bf16_zero_pp_rank_2_mp_rank_00_optim_states.pt"},
+      {"moe_z0_bf16_w2", "expp_rank_0_mp_rank_00_optim_states.pt"},
+      {"moe_z0_bf16_w2", "expp_rank_1_mp_rank_00_optim_states.pt"},
+      {"autotp_z0_bf16_w2", "mp_rank_01_model_states.pt"}};
   for (const auto& [name, file] : cases) {
     const auto checkpoint = formats::describe_deepspeed(without(*fixture(name), file));
     ASSERT_FALSE(checkpoint.has_value()) << file;
@@ -111,6 +117,55 @@ TEST(ParallelDamage, DS02AMissingStageIsNamed) {
             std::string::npos)
       << checkpoint.error().message;
 }
+
+// The masters of the tied embedding lie in the files of both stages.
+TEST(ParallelDamage, DS13CopiesThatDifferAreProblems) {
+  const auto tree = fixture("pp_z1_bf16_w4");
+  const auto checkpoint = described(tree);
+  const auto& tensors = checkpoint->catalog().tensors;
+  const auto tied = std::ranges::find_if(tensors, [](const TensorEntry& tensor) {
+    return tensor.name == "tied_modules.emb.tok" && tensor.state == "master";
+  });
+  ASSERT_NE(tied, tensors.end());
+  const Chunk& chunk = tied->chunks.front();
+  ByteVector elements(chunk.length);
+  ASSERT_TRUE(checkpoint->read(*tied, chunk, 0, elements).has_value());
+  const std::string other = "global_step3/bf16_zero_pp_rank_0_mp_rank_01_optim_states.pt";
+  ByteVector& bytes = tree->bytes_of(other);
+  const auto found = std::ranges::search(bytes, elements);
+  ASSERT_FALSE(found.empty());
+  *found.begin() ^= std::byte{0x40};
+  const auto problems = formats::deepspeed_problems(tree, described(tree)->catalog());
+  ASSERT_EQ(problems.size(), 1u);
+  EXPECT_EQ(problems[0].place.file, other);
+  EXPECT_EQ(problems[0].place.tensor, "tied_modules.emb.tok");
+}
+
+class ParallelDamageOf : public testing::TestWithParam<std::string> {};
+
+// Whatever is changed, there is an answer.
+TEST_P(ParallelDamageOf, AnyChangedByteIsAnswered) {
+  const auto tree = fixture(GetParam());
+  std::uint32_t random = 1;
+  for (const auto& entry : tree->entries()) {
+    const ByteVector good = tree->bytes_of(entry.name);
+    for (int i = 0; i < 60; ++i) {
+      random = random * 1664525 + 1013904223;
+      ByteVector& bytes = tree->bytes_of(entry.name);
+      bytes[(random >> 8) % bytes.size()] ^= std::byte(1U << (random >> 29));
+      const auto checkpoint = formats::describe(tree);
+      if (checkpoint)
+        (void)prove_coverage((*checkpoint)->catalog());
+      else
+        EXPECT_NE(checkpoint.error().message, "");
+      tree->bytes_of(entry.name) = good;
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(All, ParallelDamageOf,
+                         testing::Values("pp_z1_bf16_w4", "pptp_z1_bf16_w8", "autotp_z2_fp32_w2",
+                                         "moe_z1_bf16_w2", "moe_z0_bf16_w2"));
 
 }  // namespace
 
