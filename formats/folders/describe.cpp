@@ -16,6 +16,7 @@
 #include "ebb/formats/folders/folders.h"
 #include "ebb/formats/folders/joined.h"
 #include "ebb/formats/folders/layout.h"
+#include "ebb/formats/folders/rank_slices.h"
 #include "ebb/formats/folders/trainer_state.h"
 #include "ebb/formats/pickle/known_globals.h"
 #include "ebb/formats/safetensors/safetensors.h"
@@ -133,7 +134,19 @@ class Describer {
     return describe_torch(files);
   }
 
+  Result<> add_ranks(const Part& part) {
+    std::vector<RankBegin> ranks;
+    for (const std::string& file : part.files) {
+      ranks.push_back(end_of(catalog()));
+      Part one = part;
+      one.files = {file};
+      EBB_TRY(add(one));
+    }
+    return join_slices(*whole_, ranks);
+  }
+
   Result<> add(const Part& part) {
+    if (part.kind == Part::Kind::optimizer && part.files.size() > 1) return add_ranks(part);
     EBB_TRY_ASSIGN(auto read, described(part));
     const Catalog& its = read->catalog();
     if (catalog().producer.empty() || part.bytes != Part::Bytes::safetensors)
@@ -263,6 +276,7 @@ class Describer {
   void name_unrecognised(const std::vector<Part>& parts) {
     for (const Part& part : parts) {
       const auto lies_in = [&](const StateDictOptimizer& one) {
+        if (part.key.empty()) return true;
         const std::string at = text_of(one.at);
         return at == part.key || at.starts_with(part.key + ".");
       };
@@ -276,40 +290,20 @@ class Describer {
     }
   }
 
-  void take_step() {
-    const std::string_view key = step_key(kind_);
-    auto& values = catalog().values;
-    const auto found = std::ranges::find(values, key, &ValueEntry::key);
-    if (catalog().step || key.empty() || found == values.end()) return;
-    if (found->value.kind != Value::Kind::integer) return;
-    catalog().step = found->value.integer;
-    catalog().parts.step = found->path;
-    found->echoed = true;
-  }
-
   void note_other_saves() {
     std::set<std::string> others;
-    std::size_t ranks = 0;
     const std::string& model = catalog().files.front().name;
-    const std::string step = model.substr(6, model.size() - 9);  // model_<step>.pt
-    for (const SourceTree::Entry& entry : tree_->entries()) {
+    for (const SourceTree::Entry& entry : tree_->entries())
       if (number_between(entry.name, "model_", ".pt") && entry.name != model)
         others.insert(entry.name);
-      ranks += number_between(entry.name, "optim_" + step + "_rank", ".pt") ? 1 : 0;
-    }
     if (!others.empty())
-      catalog().notes.push_back(compose("{}, the newest save here, is read; beside it lie {}",
-                                        model, some_of({others.begin(), others.end()})));
-    if (ranks > 1)
-      catalog().notes.push_back(compose(
-          "each of {} ranks kept a part of the optimizer's states: this version does not join them",
-          ranks));
+      catalog().notes.push_back(compose("{}, the newest save here, is read; not {}", model,
+                                        some_of({others.begin(), others.end()})));
   }
 
   void summarize() {
-    take_step();
     if (kind_ == FolderKind::nanochat) note_other_saves();
-    const std::size_t ranks = ranks_with_random_numbers(*tree_);
+    const std::size_t ranks = ranks_with_files(*tree_);
     catalog().world = std::max(catalog().world, static_cast<std::uint32_t>(ranks));
     if (kind_ > FolderKind::fsdp) return;  // one checkpoint of the trainer's own
     if (const Fit fit = fit_of(catalog()); !fit.fits()) catalog().notes.push_back(fit.why());

@@ -160,19 +160,6 @@ std::string_view name_of(FolderKind kind) {
   return kNames[static_cast<std::size_t>(kind)];
 }
 
-std::string_view step_key(FolderKind kind) {
-  switch (kind) {
-    case FolderKind::automodel:
-      return "step_scheduler.step";
-    case FolderKind::prime_rl:
-      return "app.progress.step";
-    case FolderKind::nanochat:
-      return "meta.step";
-    default:
-      return "";
-  }
-}
-
 bool is_random_numbers(std::string_view key) {
   return key == "rng_state" || number_between(key, "rng_state_", "") ||
          number_between(key, "random_states_", "");
@@ -218,10 +205,15 @@ std::vector<Part> lightning_parts(const SourceTree& tree) {
           {Kind::job, Bytes::torch_save, {}, {}, {}, {std::string(kMeta)}}};
 }
 
-std::size_t ranks_with_random_numbers(const SourceTree& tree) {
+std::size_t ranks_with_files(const SourceTree& tree) {
+  constexpr RankFiles kOwn[] = {kRandom[0],
+                                kRandom[1],
+                                {"train/rank", ".pt"},
+                                {"rng/rng_dp_rank_", ".pt"},
+                                {"trainer/dataloader/rank_", ".pt"}};
   std::size_t ranks = tree.find("rng_state.pth") == nullptr ? 0 : 1;
   for (const SourceTree::Entry& entry : tree.entries())
-    for (const auto& [begin, end] : kRandom)
+    for (const auto& [begin, end] : kOwn)
       if (const auto rank = number_between(entry.name, begin, end))
         ranks = std::max<std::size_t>(ranks, *rank + std::size_t{1});
   return ranks;

@@ -41,8 +41,6 @@ std::vector<Part> automodel_parts(const SourceTree& tree);
 std::vector<Part> prime_rl_parts(const SourceTree& tree);
 // Of several saves the newest, which nanochat's own loader takes.
 std::vector<Part> nanochat_parts(const SourceTree& tree);
-// Where such a save counts its step; "": where any state dict does.
-std::string_view step_key(FolderKind kind);
 
 // The format's name.
 std::string_view name_of(FolderKind kind);
@@ -65,7 +63,7 @@ std::optional<JobFile> job_file(FolderKind kind, const std::string& key, Trainer
 // Whether a job has the master for its weights, and rounds it to what it computes with: `param`.
 bool is_rounded_master(const TensorEntry& param, const TensorEntry& master);
 
-// How many ranks left a file of their random numbers; 0: none.
-std::size_t ranks_with_random_numbers(const SourceTree& tree);
+// How many ranks left a file of their own: random numbers, where the data was; 0: none.
+std::size_t ranks_with_files(const SourceTree& tree);
 
 }  // namespace ebb::formats::folders

@@ -64,10 +64,6 @@ constexpr std::array kFsdp = {
                "of both"},
     kOtherWorld,
 };
-bool has_no_states(const ResumeQuestion& question) { return weights_only(question); }
-
-constexpr ResumeRule kWeightsAlone{Says::no, has_no_states,
-                                   "it holds weights only: loading it starts a new optimizer"};
 const std::array kLightning = {
     without_states_rule(),
     ResumeRule{Says::yes, always,
@@ -75,16 +71,16 @@ const std::array kLightning = {
 };
 // OLMo-core, AutoModel, prime-rl.
 const std::array kRuns = {
-    kWeightsAlone,
     without_states_rule(),
-    ResumeRule{Says::yes, always,
-               "each of {wanted} reads its part of every tensor, and its own file of what the job "
-               "keeps, or rank 0's"},
-    kOtherWorld,
+    ResumeRule{Says::yes, always, "each of {wanted} reads its part of every tensor"},
+    ResumeRule{Says::note, [](const ResumeQuestion& question) { return !same_world(question); },
+               "what each rank keeps for itself (random numbers, where the data was) is {saved}'s: "
+               "one without a file takes rank 0's, or starts anew"},
 };
 constexpr std::array kNanochat = {
-    kWeightsAlone,
-    ResumeRule{Says::yes, always, "rank 0 wrote all of it, and each of {wanted} reads its file"},
+    ResumeRule{Says::no, [](const ResumeQuestion& question) { return !same_world(question); },
+               "each of {saved} kept its part of the states, and none is for {wanted}"},
+    ResumeRule{Says::yes, always, "each of {wanted} reads its own file of the states"},
 };
 
 }  // namespace

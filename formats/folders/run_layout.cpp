@@ -46,6 +46,19 @@ std::optional<std::string_view> step_of_nanochat(std::string_view name) {
   return between(name, "model_", ".pt");
 }
 
+// Of each rank, or the one that there once was: "optim_000100_rank0.pt".
+std::vector<std::string> optimizers_of_nanochat(const SourceTree& tree, const std::string& stem) {
+  std::vector<std::string> files;
+  for (std::size_t rank = 0; rank < kMostRanks; ++rank) {
+    std::string file = stem + "_rank" + std::to_string(rank) + ".pt";
+    if (tree.find(file) == nullptr) break;
+    files.push_back(std::move(file));
+  }
+  if (files.size() == kMostRanks) return {};
+  if (files.empty() && tree.find(stem + ".pt") != nullptr) files.push_back(stem + ".pt");
+  return files;
+}
+
 }  // namespace
 
 std::vector<Part> olmo_parts(const SourceTree& tree) {
@@ -94,14 +107,8 @@ std::vector<Part> nanochat_parts(const SourceTree& tree) {
   if (!newest) return {};
   std::vector<Part> parts = {
       {Kind::model, Bytes::torch_save, "model", {}, {}, {"model_" + *newest + ".pt"}}};
-  // Of several ranks each keeps a part of the states, of which nothing says how they were cut.
-  if (tree.find("optim_" + *newest + "_rank1.pt") == nullptr)
-    for (const std::string_view end : {"_rank0.pt", ".pt"}) {
-      const std::string file = "optim_" + *newest + std::string(end);
-      if (tree.find(file) == nullptr) continue;
-      parts.push_back({Kind::optimizer, Bytes::torch_save, "optimizer", {}, {}, {file}});
-      break;
-    }
+  if (auto files = optimizers_of_nanochat(tree, "optim_" + *newest); !files.empty())
+    parts.push_back({Kind::optimizer, Bytes::torch_save, "optimizer", {}, {}, std::move(files)});
   parts.push_back({Kind::job, Bytes::json, "meta", {}, {}, {"meta_" + *newest + ".json"}});
   return parts;
 }

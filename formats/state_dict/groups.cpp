@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <iterator>
 #include <map>
 #include <unordered_map>
 
@@ -169,6 +170,10 @@ std::optional<std::int64_t> counted(const Value& value) {
 bool may_count_steps(std::string_view key) {
   const std::size_t dot = key.find('.');
   if (dot == std::string_view::npos) return is_step_name(key);
+  // Of NeMo AutoModel, prime-rl, nanochat and Composer.
+  constexpr std::string_view kTrainers[] = {"step_scheduler.step", "app.progress.step", "meta.step",
+                                            "state.timestamp.Timestamp.batch"};
+  if (std::ranges::find(kTrainers, key) != std::end(kTrainers)) return true;
   return key.starts_with("train") && is_step_name(key.substr(dot + 1));
 }
 

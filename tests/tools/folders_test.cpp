@@ -115,6 +115,24 @@ TEST(TrainersFolder, OfDeepSpeedHasTheMastersForWeights) {
   EXPECT_EQ(resumes.exit, 1) << "without a scheduler Trainer starts anew: " << resumes.out;
 }
 
+// What is read alone leaves whole for what keeps every key, and its weights for any model.
+TEST(TrainersFolder, OfOthersLeavesWholeForDcpAndTorch) {
+  const ScratchDirectory scratch;
+  for (const std::string name : {"olmo", "automodel", "prime_rl", "nanochat"}) {
+    const std::string source = "folders/" + name + "/data";
+    for (const std::string format : {"dcp", "torch"}) {
+      const std::string out = scratch / (name + format);
+      const Outcome run = convert({source, out, "--to", format});
+      EXPECT_EQ(run.exit, 0) << name << format << run.err;
+      EXPECT_FALSE(differ(out, source)) << name << format;
+      EXPECT_FALSE(says(run.out, "none is recognised in it")) << run.out;
+    }
+    const Outcome weights = convert({source, scratch / (name + "w"), "--weights"});
+    EXPECT_EQ(weights.exit, 0) << name << weights.err;
+    EXPECT_TRUE(says(weights.out, ", 3 tensors, ")) << weights.out;
+  }
+}
+
 TEST(FsdpFolder, IsWrittenForRanksAndKeepsWhatTheJobKeeps) {
   const ScratchDirectory scratch;
   const std::string out = scratch / "fsdp";

@@ -87,7 +87,7 @@ TEST(FoldersOfRuns, NameWhatLiesBeside) {
   const auto nanochat = described(load("nanochat"));
   ASSERT_NE(nanochat, nullptr);
   EXPECT_TRUE(has_note(nanochat->catalog(), "model_000200.pt, the newest save here, is read"));
-  EXPECT_TRUE(has_note(nanochat->catalog(), "beside it lie model_000100.pt"));
+  EXPECT_TRUE(has_note(nanochat->catalog(), "is read; not model_000100.pt"));
 }
 
 // A tracker, a folder of the name or a half of a save claims nothing.
@@ -125,16 +125,25 @@ TEST(FoldersOfRuns, OfTornPartsNameTheFile) {
   }
 }
 
-// Each rank's states are a part, cut as its optimizer does.
-TEST(FoldersOfRuns, OfNanochatOnSeveralRanksLeaveTheStatesAndSaySo) {
-  const auto tree = load("nanochat");
-  tree->add("optim_000200_rank1.pt", bytes_in(*tree, "optim_000200_rank0.pt"));
-  const auto checkpoint = described(tree);
+// As its optimizer cuts them: rows, small ones whole, a stack of Muon's dealt.
+TEST(FoldersOfRuns, OfNanochatOnSeveralRanksAreJoined) {
+  const auto checkpoint = described(load("nanochat_w2"));
   ASSERT_NE(checkpoint, nullptr);
   const Catalog& catalog = checkpoint->catalog();
-  EXPECT_TRUE(has_note(catalog, "each of 2 ranks kept a part of the optimizer's states"));
-  EXPECT_FALSE(resumes(catalog));
-  EXPECT_TRUE(std::ranges::any_of(catalog.beside, &formats::BesideEntry::holds_states));
+  EXPECT_EQ(digests_in(*checkpoint), truth_of("nanochat_w2"));
+  EXPECT_TRUE(prove_coverage(catalog));
+  EXPECT_EQ(catalog.world, 2u);
+  EXPECT_EQ(catalog.param_steps.at("wte"), 100);
+  EXPECT_TRUE(catalog.beside.empty());
+  EXPECT_FALSE(resumes(catalog)) << "on one rank";
+}
+
+TEST(FoldersOfRuns, OfNanochatMissARankBecauseOfItsShapes) {
+  const auto tree = load("nanochat_w2");
+  tree->add("optim_000100_rank2.pt", bytes_in(*tree, "optim_000100_rank1.pt"));
+  const auto refusal = folders_test::refusal_of(tree);
+  EXPECT_EQ(refusal.code, Code::incomplete) << refusal.text;
+  EXPECT_NE(refusal.text.find("the parts of 3 ranks make"), std::string::npos) << refusal.text;
 }
 
 // torch's loader asks for the states of every parameter of a group.

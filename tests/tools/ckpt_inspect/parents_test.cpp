@@ -91,7 +91,7 @@ TEST(InspectParents, OutputsWithAModelOnTopNameTheNewestWholeSave) {
 TEST(InspectParents, OfNemoTheFolderOfWeightsIsTheCheckpoint) {
   const ScratchDirectory scratch;
   const std::string save = scratch / "gpt--val_loss=2.10-step=9-consumed_samples=80.0";
-  copy("megatron/flattened015_tied_dp3/data", save + "/weights");
+  copy("megatron/flattened015_tied_dp3/data/iter_0000003", save + "/weights");
   write(save + "/context/io.json", "{}");
   write(save + "/context/model.yaml", "a: 1");
   const Outcome run = inspect({save});
