@@ -357,7 +357,8 @@ def main(tools, fixtures, artefacts, *wanted):
         judge = Judge(os.path.abspath(tools), os.path.abspath(fixtures), os.path.abspath(artefacts),
                       tab)
         judge.all(wanted)
-    print(*judge.faults, sep="\n")
+    for fault in judge.faults:
+        print(fault)
     print(f"{judge.pages} pages in 3 views, {judge.marks} marks, {len(judge.faults)} faults; "
           f"screenshots in {artefacts}")
     return 1 if judge.faults else 0

@@ -245,7 +245,9 @@ pictures::Page page_of(const View& view, const Map& map) {
   page.facts.push_back(compose(
       "{}{} · {}{}", catalog.format, catalog.step ? compose(" · step {}", *catalog.step) : "",
       catalog.partition, coverage ? " · every element is stored exactly once" : ""));
-  if (!coverage) page.warnings.push_back("incomplete: " + coverage.error().message);
+  if (!coverage)
+    page.warnings.push_back("not every element is stored exactly once: " +
+                            coverage.error().message);
   if (map.found() == Found::some)
     page.warnings.emplace_back("more is missing or stored twice than is drawn");
   if (const std::string unread = unread_line(view); !unread.empty())

@@ -56,7 +56,7 @@ function holesRow(holes) {
     return {name, bytes, tell: [name, ...facts, ['in no shard', rows], ['size', bytesText(bytes)]]};
   });
   const bytes = items.reduce((sum, one) => sum + one.bytes, 0);
-  return extraRow('in no shard', bytesText(bytes), kHole, items);
+  return extraRow('missing', bytesText(bytes), kHole, items);
 }
 
 const states = [...new Set(data.strips.map((strip) => strip.state))];
