@@ -6,6 +6,7 @@
 #include <string>
 
 #include "ebb/formats/catalog/key_path.h"
+#include "ebb/formats/catalog/resume.h"
 #include "ebb/formats/catalog/value_json.h"
 #include "ebb/formats/core/json_text.h"
 #include "ebb/formats/core/number_text.h"

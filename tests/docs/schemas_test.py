@@ -93,12 +93,16 @@ def main():
     with tempfile.TemporaryDirectory() as scratch:
         source = "dcp/hsdp_2x2/data"
         checked.run("ckpt-inspect", source, "--map", f"{scratch}/map.html")
+        checked.run("ckpt-inspect", source, "--stats", "--picture", f"{scratch}/stats.html")
         checked.run("ckpt-inspect", source, "-k", "*.weight")
         checked.run("ckpt-inspect", "no such folder")
         checked.run("ckpt-convert", source, f"{scratch}/a", "--to", "dcp")
         checked.run("ckpt-convert", source, f"{scratch}/b", "--to", "dcp", "--compress", "zstd", "-n")
+        checked.run("ckpt-convert", source, f"{scratch}/b", "--to", "dcp", "-w", "2", "-n", "--plan",
+                    f"{scratch}/plan.html")
         checked.run("ckpt-convert", source, f"{scratch}/c", "--to", "hdf5", "--compress", "zstd")
-        checked.run("swap-bench", scratch, "--size", "32MiB", "--seconds", "1", "--state", "1GiB")
+        checked.run("swap-bench", scratch, "--size", "32MiB", "--seconds", "1", "--state", "1GiB",
+                    "--picture", f"{scratch}/rates.html")
     for fault in checked.wrong[:40]:
         print(fault)
     wanted = {(name, mode) for name in SCHEMAS for mode in [None]} - {("ckpt.inspect-1", None)}
