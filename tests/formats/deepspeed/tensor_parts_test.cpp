@@ -76,6 +76,7 @@ std::string joined(const Value& info, const std::string& name, const std::vector
   std::vector<float> elements(formats::volume(whole->shape), -1);
   for (std::size_t rank = 0; rank < shapes.size(); ++rank) {
     TensorEntry part = entry;
+    part.chunks.clear();
     part.shape = shapes[rank];
     const std::uint64_t elems = formats::volume(shapes[rank]);
     std::uint64_t at = 0;  // cut as data-parallel ranks cut it: in two
