@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <map>
+#include <optional>
 #include <set>
 #include <string>
 
@@ -87,14 +88,17 @@ class Slices {
       if (!groups.contains(
               value.key.substr(0, value.key.size() - std::string_view("params").size())))
         continue;
-      for (const Value& number : value.value.items) stacked_.insert(number.integer);
+      for (const Value& number : value.value.items)
+        stacked_.emplace(number.integer, value.value.items.size());
     }
   }
 
-  bool is_stacked(const TensorEntry& tensor) const {
-    return tensor.path.size() > 1 &&
-           std::holds_alternative<std::int64_t>(tensor.path[tensor.path.size() - 2]) &&
-           stacked_.contains(std::get<std::int64_t>(tensor.path[tensor.path.size() - 2]));
+  // How many parameters' states lie in the tensor one upon the other; 0: it is of one.
+  std::uint64_t stacked_in(const TensorEntry& tensor) const {
+    if (tensor.path.size() < 2) return 0;
+    const auto* number = std::get_if<std::int64_t>(&tensor.path[tensor.path.size() - 2]);
+    const auto group = number == nullptr ? stacked_.end() : stacked_.find(*number);
+    return group == stacked_.end() ? 0 : group->second;
   }
 
   Result<ByteVector> bytes_of_whole(const TensorEntry& tensor) const {
@@ -104,51 +108,75 @@ class Slices {
   }
 
   Result<bool> are_same(const std::vector<TensorEntry>& all) const {
-    if (volume(all.front().shape) > kMostAlike) return false;
     EBB_TRY_ASSIGN(const ByteVector first, bytes_of_whole(all.front()));
     for (const TensorEntry& other : all) {
+      if (other.shape != all.front().shape) return false;
       EBB_TRY_ASSIGN(const ByteVector bytes, bytes_of_whole(other));
       if (bytes != first) return false;
     }
     return true;
   }
 
+  // Each rank's is the whole. Read only where shapes leave it open.
+  Result<bool> are_copies(const std::vector<TensorEntry>& all, const Shape& cut) const {
+    const Shape& shape = all.front().shape;
+    const std::uint64_t stacked = stacked_in(all.front());
+    const bool may_be_whole = stacked > 0 ? shape[0] == stacked : shapes_.contains(shape);
+    if (!shape.empty() && !may_be_whole) return false;
+    const bool may_be_cut = stacked == 0 && !shape.empty() && shapes_.contains(cut);
+    if (may_be_cut && volume(shape) > kMostAlike) return false;
+    return are_same(all);
+  }
+
+  // What rows of all ranks make together; nullopt: they are no rows of one tensor.
+  std::optional<Shape> together(const std::vector<TensorEntry>& all) const {
+    Shape cut = all.front().shape;
+    for (std::size_t rank = 1; rank < all.size(); ++rank) {
+      const TensorEntry& other = all[rank];
+      if (other.dtype != all.front().dtype || other.shape.size() != cut.size()) return std::nullopt;
+      if (!std::equal(cut.begin() + (cut.empty() ? 0 : 1), cut.end(),
+                      other.shape.begin() + (cut.empty() ? 0 : 1)))
+        return std::nullopt;
+      if (!cut.empty()) cut[0] += other.shape[0];
+    }
+    return cut;
+  }
+
   Result<TensorEntry> joined_of(std::vector<TensorEntry> all) const {
     TensorEntry& first = all.front();
     if (all.size() == 1) return std::move(first);  // the only rank that has it has all of it
-    for (const TensorEntry& other : all)
-      if (all.size() != ranks_.size() || other.shape != first.shape || other.dtype != first.dtype)
-        return Error{Code::layout,
-                     compose("{}: {} of {} ranks have it, as {} and {}: files of two saves",
-                             json_string(*first.key), all.size(), ranks_.size(),
-                             to_string(first.shape), to_string(other.shape))};
-    EBB_TRY_ASSIGN(const bool same, are_same(all));
-    Shape cut = first.shape;
-    if (!cut.empty()) cut[0] *= all.size();
-    const bool may_be_same = same && (cut.empty() || shapes_.contains(first.shape));
-    if (may_be_same && !is_stacked(first)) return std::move(first);
-    if (cut.empty() || (!is_stacked(first) && !shapes_.contains(cut)))
+    const auto cut = together(all);
+    if (!cut || all.size() != ranks_.size())
+      return Error{Code::layout,
+                   compose("{}: {} of {} ranks have it, as {} and {}: files of two saves",
+                           json_string(*first.key), all.size(), ranks_.size(),
+                           to_string(first.shape), to_string(all.back().shape))};
+    EBB_TRY_ASSIGN(const bool copies, are_copies(all, *cut));
+    if (copies) return std::move(first);
+    if (cut->empty() || (stacked_in(first) == 0 && !shapes_.contains(*cut)))
       return Error{Code::incomplete,
                    compose("{}: the parts of {} ranks make {}, and the model has no parameter of "
                            "that shape: files of ranks are missing, or of another save",
-                           json_string(*first.key), all.size(), to_string(cut)),
+                           json_string(*first.key), all.size(), to_string(*cut)),
                    "bring the files of all ranks together"};
     TensorEntry whole = std::move(first);
-    const std::uint64_t rows = whole.shape[0];
-    for (std::size_t rank = 1; rank < all.size(); ++rank)
+    std::uint64_t rows = whole.shape[0];
+    for (std::size_t rank = 1; rank < all.size(); ++rank) {
       for (Chunk& chunk : all[rank].chunks) {
-        chunk.box.offset[0] += rank * rows;
+        chunk.box.offset[0] += rows;
         whole.chunks.push_back(std::move(chunk));
       }
-    whole.shape = std::move(cut);
+      rows += all[rank].shape[0];
+    }
+    whole.shape = *cut;
     return whole;
   }
 
   JoinedCheckpoint& whole_;
   Catalog& catalog_;
   std::span<const RankBegin> ranks_;
-  std::set<Shape> shapes_;  // of the model
-  std::set<std::int64_t> stacked_;
+  std::set<Shape> shapes_;                         // of the model
+  std::map<std::int64_t, std::uint64_t> stacked_;  // numbers of such groups, and how many
 };
 
 }  // namespace

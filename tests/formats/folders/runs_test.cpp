@@ -138,6 +138,15 @@ TEST(FoldersOfRuns, OfNanochatOnSeveralRanksAreJoined) {
   EXPECT_FALSE(resumes(catalog)) << "on one rank";
 }
 
+// Where every rank wrote all of it.
+TEST(FoldersOfRuns, OfNanochatMayBeCopies) {
+  const auto tree = load("nanochat");
+  tree->add("optim_000200_rank1.pt", bytes_in(*tree, "optim_000200_rank0.pt"));
+  const auto copies = described(tree);
+  ASSERT_NE(copies, nullptr);
+  EXPECT_EQ(digests_in(*copies), digests_in(*described(load("nanochat"))));
+}
+
 TEST(FoldersOfRuns, OfNanochatMissARankBecauseOfItsShapes) {
   const auto tree = load("nanochat_w2");
   tree->add("optim_000100_rank2.pt", bytes_in(*tree, "optim_000100_rank1.pt"));
