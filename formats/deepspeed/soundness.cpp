@@ -73,7 +73,8 @@ Result<bool> is_copy(const Checkpoint& checkpoint, const TensorEntry& copy,
 std::vector<Error> copies_that_differ(const ZeroCheckpoint& checkpoint) {
   std::map<std::pair<std::string_view, std::string_view>, const TensorEntry*> tensors;
   for (const TensorEntry& tensor : checkpoint.catalog().tensors)
-    tensors.emplace(std::pair(tensor.name, tensor.state), &tensor);
+    tensors.emplace(std::pair<std::string_view, std::string_view>(tensor.name, tensor.state),
+                    &tensor);
   const TensorEntry* first = nullptr;
   std::size_t count = 0;
   for (const TensorEntry& copy : checkpoint.copies) {
