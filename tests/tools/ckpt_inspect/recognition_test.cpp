@@ -175,15 +175,23 @@ TEST(InspectRecognition, DeepSpeedsModelFileWithoutTheOthersIsIncomplete) {
   EXPECT_TRUE(says(zero.err, "one file of a deepspeed checkpoint")) << zero.err;
 }
 
-TEST(InspectRecognition, DeepSpeedsOtherParallelismsGetACommand) {
-  for (const char* more : {"mp_rank_01_model_states.pt", "layer_00-model_states.pt",
-                           "expp_rank_0_mp_rank_00_optim_states.pt"}) {
-    const ScratchDirectory scratch;
+// What one file says of a stage, of a layer, of experts: the rest of it is missing, or it is
+// damaged, or it lies beside.
+TEST(InspectRecognition, AFileOfDeepSpeedsOtherParallelismsIsNotPassedOver) {
+  const auto with = [](const ScratchDirectory& scratch, const std::string& more) {
     copy("deepspeed/z2_adam_fp32_w3/data/global_step3", scratch / "global_step3");
-    write(scratch / ("global_step3/" + std::string(more)));
-    expect_refused(scratch.path(), 4,
-                   "ds_to_universal.py --input_folder " + scratch / "global_step3");
-  }
+    write(scratch / ("global_step3/" + more));
+  };
+  const ScratchDirectory stage, layer, experts;
+  with(stage, "mp_rank_01_model_states.pt");
+  expect_refused(stage.path(), 3, "optimizer files of ranks 0, 1, 2 of mp_rank_01 are missing");
+  with(layer, "layer_00-model_states.pt");
+  expect_refused(layer.path(), 3, "layer_00-model_states.pt:0: ");
+  with(experts, "expp_rank_0_mp_rank_00_optim_states.pt");
+  const Outcome beside = inspect({experts.path()});
+  EXPECT_EQ(beside.exit, 0) << beside.err;
+  EXPECT_TRUE(says(beside.out, "beside    global_step3/expp_rank_0_mp_rank_00_optim_states.pt"))
+      << beside.out;
 }
 
 // transformers' Trainer keeps `latest` and the tag in checkpoint-N.
