@@ -80,9 +80,11 @@ Metadata metadata_of_files(const SourceTree& tree) {
 
 bool are_items(const SourceTree& tree) {
   if (tree.find(kMetadataFile) != nullptr) return false;
+  // Others write the word before the number: model_world_size_2_rank_0.pt.
   const auto is_other = [](const SourceTree::Entry& entry) {
+    const auto file = named_file(entry.name);
     return entry.name.ends_with(".pt") && entry.name.find('/') == std::string::npos &&
-           !named_file(entry.name);
+           (!file || file->item.ends_with("rank"));
   };
   const Metadata metadata = metadata_of_files(tree);
   if (metadata.world == 1 || std::ranges::any_of(tree.entries(), is_other)) return false;

@@ -68,6 +68,23 @@ TEST(InspectRecognition, FilesOfWhichEachRankWroteOneAreAFamilyAndNoChoice) {
   }
 }
 
+// verl's three families, of which one holds what the job keeps: no items of torch_checkpointing.
+TEST(InspectRecognition, FilesThatSayRankAreOfRanksHoweverManyFamiliesThereAre) {
+  const ScratchDirectory scratch;
+  const std::string from = "torch/ranks_hybrid_w4/data/";
+  for (const char* rank : {"0", "1", "2", "3"}) {
+    const std::string end = std::string("_world_size_4_rank_") + rank + ".pt";
+    copy(from + "pytorch_model_fsdp_0_rank" + rank + ".bin", scratch / ("model" + end));
+    copy(from + "optimizer_0_rank" + rank + ".bin", scratch / ("optim" + end));
+    copy("folders/trainer/data/rng_state.pth", scratch / ("extra_state" + end));
+  }
+  const Outcome run = inspect({scratch.path()});
+  EXPECT_EQ(run.exit, 0) << run.err;
+  EXPECT_TRUE(says(run.out, ": torch, ")) << run.out;
+  EXPECT_TRUE(says(run.out, "extra_state_world_size_4_rank_0.pt and 3 alike: what the job keeps"))
+      << run.out;
+}
+
 // A torch.save file of an object that names these.
 void save_object(const std::string& to, std::initializer_list<std::string_view> modules) {
   formats::PickleWriter pickle;
