@@ -84,6 +84,7 @@ constexpr Known kKnown[] = {
     {{"", ".tsv"}, kText},
     {{"", ".ipynb"}, kText},
     {{"", ".lock"}, {Role::harmless, "a lock"}},
+    {{"lock", ""}, {Role::harmless, "the lock of a swap directory of Ebb's"}},
     {{"", ".log"}, {Role::harmless, "a log"}},
     {{"", ".out"}, {Role::harmless, "a log"}},
     {{"", ".err"}, {Role::harmless, "a log"}},

@@ -141,7 +141,7 @@ Result<std::vector<std::string>> change_momentum(const MomentumRule& rule, Catal
     int exponent = 0;
     const bool exact = std::frexp(scale, &exponent) == 0.5;
     lines.push_back(compose("momentum of {} tensors becomes {}: times {}{}", count,
-                            name_of(rule.to), text_of(scale),
+                            name_of(rule.to), text_of(std::round(1e6 * scale) / 1e6),
                             (exact ? ", exact" : ", rounded once")));
   }
   if (lines.empty())

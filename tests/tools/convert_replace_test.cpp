@@ -32,6 +32,14 @@ TEST(ConvertForce, ReplacesNothingButACheckpoint) {
   fs::create_directory_symlink(out, scratch / "link");
   EXPECT_EQ(convert({kSource, scratch / "link", "-t", "dcp", "-f"}).exit, 2);
   EXPECT_TRUE(fs::is_symlink(scratch / "link"));
+  // An empty folder is taken as it is; not by way of a link, which would be gone.
+  fs::create_directories(scratch / "empty");
+  fs::create_directory_symlink(scratch / "empty", scratch / "to-empty");
+  const Outcome linked = convert({kSource, scratch / "to-empty", "-t", "dcp"});
+  EXPECT_EQ(linked.exit, 2);
+  EXPECT_NE(linked.err.find("is a symbolic link, which is not replaced"), std::string::npos)
+      << linked.err;
+  EXPECT_TRUE(fs::is_symlink(scratch / "to-empty"));
 }
 
 TEST(ConvertForce, LeavesACheckpointWithOtherFilesBesideIt) {

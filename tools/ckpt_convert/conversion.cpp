@@ -68,18 +68,18 @@ std::vector<std::string> foreign_files(const formats::SourceTree& tree, const Ca
   return foreign;
 }
 
-// What -f would remove, in a few words; "" for nothing. Fails where it is no checkpoint, or holds
-// files that are not part of one.
+// What -f would remove, in a few words; "" for nothing. Fails where it is a link, no checkpoint, or
+// holds files that are not part of one.
 Result<std::string> replaced_by(const Request& request, const EmitPlan& plan) {
   std::error_code failure;
   const fs::path destination = trimmed(request.destination);
   const fs::file_status status = fs::symlink_status(destination, failure);
-  if (request.overwrite == libswap::Overwrite::refuse || !fs::exists(status)) return std::string();
-  if (fs::is_directory(status) && fs::is_empty(destination, failure)) return std::string();
   const std::string shown = printable(request.destination);
   if (fs::is_symlink(status))
-    return Error{Code::usage, shown + ": is a symbolic link, which -f does not replace",
+    return Error{Code::usage, shown + ": is a symbolic link, which is not replaced",
                  "name what it leads to"};
+  if (request.overwrite == libswap::Overwrite::refuse || !fs::exists(status)) return std::string();
+  if (fs::is_directory(status) && fs::is_empty(destination, failure)) return std::string();
   auto tree = libswap::open_tree(destination);
   if (!tree) return std::move(tree).error().within("-f replaces checkpoints alone");
   const auto described = formats::describe(*tree);
