@@ -126,6 +126,7 @@ constexpr Expected kExpected[] = {
     {"torch/dtypes_views", "", "refused: tensor '"},
     {"torch/layout_numbers", "", "refused: 'optimizer."},
     {"folders/trainer", "", "refused: 'optimizer."},  // names that nothing records
+    {"folders/nanochat", "", "refused: 'optimizer."},
     {"torch/odd_keys", "deepspeed", "dropped: 5 (tensor)"},
     {"torch/odd_keys", "deepspeed", "dropped: ('layer', 0).w (tensor)"},
     {"torch/odd_keys", "megatron", "dropped: tensor \"5\": belongs to no model"},
