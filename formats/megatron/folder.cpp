@@ -67,7 +67,9 @@ std::vector<std::string> iterations(const SourceTree& tree) {
 }
 
 bool says_sharded_backend(const SourceTree& tree, const std::string& folder) {
-  const auto source = tree.open(path_in(folder, kConfig));
+  const std::string name = path_in(folder, kConfig);
+  if (tree.find(name) == nullptr) return false;
+  const auto source = tree.open(name);
   if (!source || (*source)->size() > kMaxConfig) return false;
   const auto bytes = read_bytes(**source, 0, (*source)->size(), kMaxConfig);
   return bytes && text_of(*bytes).find("\"sharded_backend\"") != std::string_view::npos;
