@@ -1,5 +1,6 @@
 #include "tools/ckpt_inspect/norms.h"
 
+#include "ebb/formats/core/json_text.h"
 #include "tools/cli/text.h"
 #include "tools/pictures/page.h"
 
@@ -71,7 +72,7 @@ Result<> NormsPicture::add(const TensorEntry& tensor, const std::optional<Statis
 }
 
 std::string NormsPicture::headline() const {
-  const std::string sound =
+  std::string sound =
       unsound_ == 0 ? "No NaN, no infinity in " + plural(tensors_seen_, "tensor")
                     : compose("{} of {} {} NaN or infinities", unsound_,
                               plural(tensors_seen_, "tensor"), unsound_ == 1 ? "has" : "have");
