@@ -12,9 +12,9 @@ constexpr auto kKind = pictures::Kind::disk_rates;
 
 std::string headline(const Advice& advice, const std::optional<Step>& step) {
   const Row& use = advice.use;
-  const std::string rate = compose("{} GB/s read and written at once, with {} × {}",
-                                   decimal(use.rates.mixed.median / 1e9, 2),
-                                   bytes_text(use.setting.operation_bytes), use.setting.depth);
+  std::string rate = compose("{} GB/s read and written at once, with {} × {}",
+                             decimal(use.rates.mixed.median / 1e9, 2),
+                             bytes_text(use.setting.operation_bytes), use.setting.depth);
   if (!step) return rate;
   const std::string seconds =
       step->seconds < 1 ? significant(step->seconds, 3) : decimal(step->seconds, 2);
