@@ -32,28 +32,6 @@ namespace {
 
 constexpr std::uint64_t kMostOfAJobsTensor = 64 * KiB;  // random numbers of a GPU or a CPU have 5
 
-std::vector<Part> parts_in(FolderKind kind, const SourceTree& tree) {
-  switch (kind) {
-    case FolderKind::trainer:
-      return trainer_parts(tree);
-    case FolderKind::accelerate:
-      return accelerate_parts(tree);
-    case FolderKind::fsdp:
-      return fsdp_parts(tree);
-    case FolderKind::lightning:
-      return lightning_parts(tree);
-    case FolderKind::olmo:
-      return olmo_parts(tree);
-    case FolderKind::automodel:
-      return automodel_parts(tree);
-    case FolderKind::prime_rl:
-      return prime_rl_parts(tree);
-    case FolderKind::nanochat:
-      return nanochat_parts(tree);
-  }
-  return {};
-}
-
 bool holds_object(const Value& value) {
   if (is_numpy_array(value)) return false;
   return value.kind == Value::Kind::object || std::ranges::any_of(value.items, holds_object) ||

@@ -3,8 +3,10 @@
 // docs/formats/folders.md.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <string_view>
 
 #include "ebb/formats/catalog/catalog.h"
 #include "ebb/formats/catalog/emit.h"
@@ -12,16 +14,24 @@
 
 namespace ebb::formats {
 
-enum class FolderKind : std::uint8_t {
-  trainer,     // model.safetensors and others, optimizer.pt
-  accelerate,  // what accelerate's save_state leaves
-  fsdp,        // the two of them with FSDP: pytorch_model_fsdp_0/ and optimizer_0/, or a file each
-  lightning,   // DCP with meta.pt
-  olmo,        // model_and_optim/ and train/
-  automodel,   // model/, optim/, rng/
-  prime_rl,    // trainer/
-  nanochat,    // model_000100.pt, optim_000100_rank0.pt, meta_000100.json
+enum class FolderKind : std::uint8_t {  // tables of them are in this order
+  trainer,                              // model.safetensors and others, optimizer.pt
+  accelerate,                           // what accelerate's save_state leaves
+  fsdp,       // the two of them with FSDP: pytorch_model_fsdp_0/ and optimizer_0/, or a file each
+  lightning,  // DCP with meta.pt
+  olmo,       // model_and_optim/ and train/
+  automodel,  // model/, optim/, rng/
+  prime_rl,   // trainer/
+  nanochat,   // model_000100.pt, optim_000100_rank0.pt, meta_000100.json
 };
+
+// The format's name.
+constexpr std::string_view name_of(FolderKind kind) {
+  constexpr std::string_view kNames[] = {"transformers", "accelerate", "accelerate-fsdp",
+                                         "lightning",    "olmo-core",  "automodel",
+                                         "prime-rl",     "nanochat"};
+  return kNames[static_cast<std::size_t>(kind)];
+}
 
 bool detect_folder(FolderKind kind, const SourceTree& tree);
 

@@ -38,7 +38,7 @@ class Format : public formats::Format {
 class TrainerFormat final : public Format {
  public:
   constexpr TrainerFormat()
-      : Format(FolderKind::trainer, {.name = "transformers",
+      : Format(FolderKind::trainer, {.name = name_of(FolderKind::trainer),
                                      .summary = "a folder of transformers' Trainer",
                                      .default_policy = Policy::replicated,
                                      .keys = Keys::state_dict,
@@ -51,7 +51,7 @@ class TrainerFormat final : public Format {
 class AccelerateFormat final : public Format {
  public:
   constexpr AccelerateFormat()
-      : Format(FolderKind::accelerate, {.name = "accelerate",
+      : Format(FolderKind::accelerate, {.name = name_of(FolderKind::accelerate),
                                         .summary = "a folder of accelerate's save_state",
                                         .keys = Keys::state_dict,
                                         .parts = Parts::files,
@@ -62,7 +62,7 @@ class FsdpFormat final : public Format {
  public:
   constexpr FsdpFormat()
       : Format(FolderKind::fsdp,
-               {.name = "accelerate-fsdp",
+               {.name = name_of(FolderKind::fsdp),
                 .summary = "the same with FSDP; written sharded, read in full too",
                 .keys = Keys::state_dict,
                 .parts = Parts::files,
@@ -72,27 +72,25 @@ class FsdpFormat final : public Format {
 // Those that are read alone.
 struct TrainersFolder {
   FolderKind kind;
-  std::string_view name;
   std::string_view summary;
   Parts parts;  // whether they lie in files of their own
 };
 
 inline constexpr TrainersFolder kLightningsFolder{
-    FolderKind::lightning, "lightning", "a sharded .ckpt folder of Lightning", Parts::found};
-inline constexpr TrainersFolder kOlmosFolder{FolderKind::olmo, "olmo-core", "a step of OLMo-core",
-                                             Parts::found};
+    FolderKind::lightning, "a sharded .ckpt folder of Lightning", Parts::found};
+inline constexpr TrainersFolder kOlmosFolder{FolderKind::olmo, "a step of OLMo-core", Parts::found};
 inline constexpr TrainersFolder kAutoModelsFolder{
-    FolderKind::automodel, "automodel", "an epoch_<E>_step_<S> of NeMo AutoModel", Parts::files};
-inline constexpr TrainersFolder kPrimeRlsFolder{FolderKind::prime_rl, "prime-rl",
-                                                "a step of prime-rl", Parts::found};
-inline constexpr TrainersFolder kNanochatsFolder{FolderKind::nanochat, "nanochat",
+    FolderKind::automodel, "an epoch_<E>_step_<S> of NeMo AutoModel", Parts::files};
+inline constexpr TrainersFolder kPrimeRlsFolder{FolderKind::prime_rl, "a step of prime-rl",
+                                                Parts::found};
+inline constexpr TrainersFolder kNanochatsFolder{FolderKind::nanochat,
                                                  "the newest step of nanochat's", Parts::files};
 
 template <const TrainersFolder& folder>
 class ReadFormat final : public Format {
  public:
   constexpr ReadFormat()
-      : Format(folder.kind, {.name = folder.name,
+      : Format(folder.kind, {.name = name_of(folder.kind),
                              .summary = folder.summary,
                              .keys = Keys::state_dict,
                              .parts = folder.parts,

@@ -151,14 +151,29 @@ bool is_accelerates(const SourceTree& tree) {
   });
 }
 
-}  // namespace
-
-std::string_view name_of(FolderKind kind) {
-  constexpr std::string_view kNames[] = {"transformers", "accelerate", "accelerate-fsdp",
-                                         "lightning",    "olmo-core",  "automodel",
-                                         "prime-rl",     "nanochat"};
-  return kNames[static_cast<std::size_t>(kind)];
+// With trainer_state.json, or unsigned.
+std::vector<Part> trainer_parts(const SourceTree& tree) {
+  if (is_accelerates(tree)) return {};
+  return parts_of(tree, model_numbered, optimizer_numbered);
 }
+
+std::vector<Part> accelerate_parts(const SourceTree& tree) {
+  if (!is_accelerates(tree)) return {};
+  return parts_of(tree, model_numbered, optimizer_numbered);
+}
+
+std::vector<Part> fsdp_parts(const SourceTree& tree) {
+  return parts_of(tree, fsdp_model, fsdp_optimizer);
+}
+
+std::vector<Part> lightning_parts(const SourceTree& tree) {
+  constexpr std::string_view kMeta = "meta.pt";
+  if (tree.find(kMeta) == nullptr || !detect_dcp(tree)) return {};
+  return {{Kind::model, Bytes::dcp, {}, {}, {}, {".metadata"}},
+          {Kind::job, Bytes::torch_save, {}, {}, {}, {std::string(kMeta)}}};
+}
+
+}  // namespace
 
 bool is_random_numbers(std::string_view key) {
   return key == "rng_state" || number_between(key, "rng_state_", "") ||
@@ -184,25 +199,11 @@ std::optional<JobFile> job_file(FolderKind kind, const std::string& key, Trainer
   return std::nullopt;
 }
 
-std::vector<Part> trainer_parts(const SourceTree& tree) {
-  if (is_accelerates(tree)) return {};
-  return parts_of(tree, model_numbered, optimizer_numbered);
-}
-
-std::vector<Part> accelerate_parts(const SourceTree& tree) {
-  if (!is_accelerates(tree)) return {};
-  return parts_of(tree, model_numbered, optimizer_numbered);
-}
-
-std::vector<Part> fsdp_parts(const SourceTree& tree) {
-  return parts_of(tree, fsdp_model, fsdp_optimizer);
-}
-
-std::vector<Part> lightning_parts(const SourceTree& tree) {
-  constexpr std::string_view kMeta = "meta.pt";
-  if (tree.find(kMeta) == nullptr || !detect_dcp(tree)) return {};
-  return {{Kind::model, Bytes::dcp, {}, {}, {}, {".metadata"}},
-          {Kind::job, Bytes::torch_save, {}, {}, {}, {std::string(kMeta)}}};
+std::vector<Part> parts_in(FolderKind kind, const SourceTree& tree) {
+  constexpr std::vector<Part> (*kParts[])(const SourceTree& tree) = {
+      trainer_parts, accelerate_parts, fsdp_parts,     lightning_parts,
+      olmo_parts,    automodel_parts,  prime_rl_parts, nanochat_parts};
+  return kParts[static_cast<std::size_t>(kind)](tree);
 }
 
 std::size_t ranks_with_files(const SourceTree& tree) {

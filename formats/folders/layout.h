@@ -32,18 +32,13 @@ struct Part {
 // In the order in which they are read, models first; empty: the folder is no such save. A save of
 // Trainer or accelerate has both a model and an optimizer. What every rank writes is read of the
 // first 64 ranks.
-std::vector<Part> trainer_parts(const SourceTree& tree);  // with trainer_state.json, or unsigned
-std::vector<Part> accelerate_parts(const SourceTree& tree);
-std::vector<Part> fsdp_parts(const SourceTree& tree);
-std::vector<Part> lightning_parts(const SourceTree& tree);
+std::vector<Part> parts_in(FolderKind kind, const SourceTree& tree);
+// Of trainers with folders of their own (run_layout.cpp).
 std::vector<Part> olmo_parts(const SourceTree& tree);
 std::vector<Part> automodel_parts(const SourceTree& tree);
 std::vector<Part> prime_rl_parts(const SourceTree& tree);
 // Of several saves the newest, which nanochat's own loader takes.
 std::vector<Part> nanochat_parts(const SourceTree& tree);
-
-// The format's name.
-std::string_view name_of(FolderKind kind);
 
 // Whether a Trainer keeps what lies in the folder: it calls files otherwise than accelerate alone.
 enum class TrainersOwn : std::uint8_t { no, yes };

@@ -86,25 +86,15 @@ constexpr std::array kNanochat = {
 }  // namespace
 
 ResumeRules folder_resume(FolderKind kind) {
-  switch (kind) {
-    case FolderKind::trainer:
-      return {"transformers' Trainer", kTrainer};
-    case FolderKind::accelerate:
-      return {"accelerate's load_state", kAccelerate};
-    case FolderKind::fsdp:
-      return {"a job with FSDP through accelerate", kFsdp};
-    case FolderKind::lightning:
-      return {"Lightning's FSDPStrategy", kLightning};
-    case FolderKind::olmo:
-      return {"OLMo-core's Trainer", kRuns};
-    case FolderKind::automodel:
-      return {"NeMo AutoModel", kRuns};
-    case FolderKind::prime_rl:
-      return {"prime-rl's trainer", kRuns};
-    case FolderKind::nanochat:
-      return {"nanochat", kNanochat};
-  }
-  return {};
+  constexpr ResumeRules kRules[] = {{"transformers' Trainer", kTrainer},
+                                    {"accelerate's load_state", kAccelerate},
+                                    {"a job with FSDP through accelerate", kFsdp},
+                                    {"Lightning's FSDPStrategy", kLightning},
+                                    {"OLMo-core's Trainer", kRuns},
+                                    {"NeMo AutoModel", kRuns},
+                                    {"prime-rl's trainer", kRuns},
+                                    {"nanochat", kNanochat}};
+  return kRules[static_cast<std::size_t>(kind)];
 }
 
 }  // namespace ebb::formats
