@@ -12,6 +12,11 @@
 
 namespace ebb::formats {
 
+// What to do where ranks' files are missing.
+inline constexpr std::string_view kTogetherHint =
+    "each node may have kept its own ranks' files: bring them together, or use the checkpoint "
+    "before this one";
+
 // A name among those that ranks, or the cutting of a large model, lay side by side.
 struct PartName {
   std::string family;       // "model_world_size_2_rank_*.pt": the same for all of them

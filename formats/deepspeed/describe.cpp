@@ -114,16 +114,12 @@ class Describer {
 
   Error no_files_of(std::uint32_t model_rank, std::int64_t all) const {
     const std::string model = file_of_model_rank(first_model(), model_rank);
-    Error error = of_tag(
-        Code::incomplete,
-        compose("the files of mp_rank_{} are missing ({} ranks of tensor or pipeline parallelism "
-                "have saved, mp_world_size): {}, ...",
-                zero_padded(model_rank, 2), all, model));
-    error.hint =
-        "each node may have kept its own ranks' files: bring them together, or use the checkpoint "
-        "before this one";
-    error.place.file = model;
-    return error;
+    return missing_file(
+        *tree_,
+        compose("{}: the files of mp_rank_{} are missing ({} ranks of tensor or pipeline "
+                "parallelism have saved, mp_world_size): {}, ...",
+                files_.tag, zero_padded(model_rank, 2), all, model),
+        model);
   }
 
   Error cannot_join(Error error) const {

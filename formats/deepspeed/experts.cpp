@@ -5,7 +5,6 @@
 #include <set>
 
 #include "ebb/formats/core/json_text.h"
-#include "ebb/formats/torch/unread.h"
 
 namespace ebb::formats::deepspeed {
 namespace {
@@ -178,33 +177,20 @@ class ExpertFiles {
   Error missing(std::uint32_t layer, std::uint32_t expert) const {
     const std::string name =
         compose("{}layer_{}_expert_{}_mp_rank_00_model_states.pt", files_.folder, layer, expert);
-    Error error = refused(
-        tree_, Code::incomplete,
-        compose("{}: the weights of expert {} are missing: {}", files_.tag, expert, name),
-        "each node may have kept its own ranks' files: bring them together, or use the checkpoint "
-        "before this one");
-    error.place.file = name;
-    return error;
+    return missing_file(
+        tree_, compose("{}: the weights of expert {} are missing: {}", files_.tag, expert, name),
+        name);
   }
 
   Result<> read_file(const std::string& name) {
     EBB_TRY_ASSIGN(const File file, open_archive(tree_, checkpoint_, name, std::nullopt));
-    const PickleGraph& graph = file.graph();
-    if (!graph.is(graph.root(), PickleKind::dict)) return corrupt(file.where, "no dict at the top");
-    const std::span<const PickleId> entries = graph.items(graph.root());
-    for (std::size_t i = 0; i + 1 < entries.size(); i += 2) {
-      if (!graph.is(entries[i], PickleKind::string) || !is_torch_tensor(graph, entries[i + 1]))
-        continue;
-      const std::string param(graph.text(entries[i]));
+    EBB_TRY_ASSIGN(const auto tensors, tensors_at_the_top(file));
+    for (const auto& [param, id] : tensors) {
       if (!names_.insert(param).second)
         return Error{Code::layout, compose("{}: {} is in a file of another expert, too", file.where,
                                            json_string(param))};
-      if (const auto form = unread_form(graph, entries[i + 1])) {
-        checkpoint_.building().unread.push_back(
-            {"module." + param, {}, param, "param", form->what, form->hint});
-        continue;
-      }
-      EBB_TRY_ASSIGN(const TorchTensor tensor, torch_tensor(graph, entries[i + 1]));
+      if (leave_unread(checkpoint_, file.graph(), id, param, "param")) continue;
+      EBB_TRY_ASSIGN(const TorchTensor tensor, torch_tensor(file.graph(), id));
       EBB_TRY_ASSIGN(const Flat flat, checkpoint_.add_flat(file.archive, file.file, tensor));
       EBB_TRY(partitions_.add_module(param, "param", flat, file.where));
     }

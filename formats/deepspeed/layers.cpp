@@ -6,7 +6,6 @@
 #include "ebb/formats/core/float_cast.h"
 #include "ebb/formats/core/json_text.h"
 #include "ebb/formats/core/number_text.h"
-#include "ebb/formats/torch/unread.h"
 
 namespace ebb::formats::deepspeed {
 namespace {
@@ -47,13 +46,9 @@ Result<> LayerFiles::check(const std::vector<Group>& listed,
       const std::string name =
           compose("{}layer_{}{}-model_states.pt", files_.folder, zero_padded(layer, 2),
                   numbered ? "-model_" + zero_padded(rank, 2) : std::string());
-      Error error =
-          refused(tree_, Code::incomplete,
-                  compose("{}: the weights of layer {} are missing: {}", files_.tag, layer, name),
-                  "each node may have kept its own ranks' files: bring them together, or use the "
-                  "checkpoint before this one");
-      error.place.file = name;
-      return error;
+      return missing_file(
+          tree_, compose("{}: the weights of layer {} are missing: {}", files_.tag, layer, name),
+          name);
     }
   note_gaps();
   return {};
@@ -84,20 +79,12 @@ Result<std::vector<TensorEntry>> LayerFiles::weights_of(std::uint32_t tensor_ran
 Result<> LayerFiles::read_layer(std::uint32_t layer, const std::string& name,
                                 std::uint32_t tensor_rank, const Join& join) {
   EBB_TRY_ASSIGN(const File file, open_archive(tree_, checkpoint_, name, std::nullopt));
-  const PickleGraph& graph = file.graph();
-  if (!graph.is(graph.root(), PickleKind::dict)) return corrupt(file.where, "no dict at the top");
   std::vector<Entry> entries;
-  const std::span<const PickleId> items = graph.items(graph.root());
-  for (std::size_t i = 0; i + 1 < items.size(); i += 2) {
-    if (!graph.is(items[i], PickleKind::string) || !is_torch_tensor(graph, items[i + 1])) continue;
-    const std::string key(graph.text(items[i]));
-    if (const auto form = unread_form(graph, items[i + 1])) {
-      const std::string unread = compose("{}.{}", layer, key);
-      checkpoint_.building().unread.push_back(
-          {"module." + unread, {}, unread, "param", form->what, form->hint});
+  EBB_TRY_ASSIGN(const auto tensors, tensors_at_the_top(file));
+  for (const auto& [key, id] : tensors) {
+    if (leave_unread(checkpoint_, file.graph(), id, compose("{}.{}", layer, key), "param"))
       continue;
-    }
-    EBB_TRY_ASSIGN(const TorchTensor tensor, torch_tensor(graph, items[i + 1]));
+    EBB_TRY_ASSIGN(const TorchTensor tensor, torch_tensor(file.graph(), id));
     EBB_TRY_ASSIGN(const Flat flat, checkpoint_.add_flat(file.archive, file.file, tensor));
     entries.push_back({key, flat});
   }

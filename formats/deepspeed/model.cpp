@@ -162,13 +162,30 @@ void ModelReader::tie(const std::string& alias, const std::string& owner) {
                                            json_string(owner));
 }
 
-bool ModelReader::leave_unread(const PickleGraph& graph, PickleId tensor, const std::string& name,
-                               const std::string& state) {
+Result<std::vector<std::pair<std::string, PickleId>>> tensors_at_the_top(const File& file) {
+  const PickleGraph& graph = file.graph();
+  if (!graph.is(graph.root(), PickleKind::dict)) return corrupt(file.where, "no dict at the top");
+  std::vector<std::pair<std::string, PickleId>> tensors;
+  const std::span<const PickleId> entries = graph.items(graph.root());
+  for (std::size_t i = 0; i + 1 < entries.size(); i += 2)
+    if (graph.is(entries[i], PickleKind::string) && is_torch_tensor(graph, entries[i + 1]))
+      tensors.emplace_back(graph.text(entries[i]), entries[i + 1]);
+  return tensors;
+}
+
+bool leave_unread(ZeroCheckpoint& checkpoint, const PickleGraph& graph, PickleId tensor,
+                  const std::string& name, const std::string& state) {
   const auto form = unread_form(graph, tensor);
   if (!form) return false;
-  unread_.insert(name);
-  checkpoint_.building().unread.push_back(
+  checkpoint.building().unread.push_back(
       {"module." + name, {}, name, state, form->what, form->hint});
+  return true;
+}
+
+bool ModelReader::leave_unread(const PickleGraph& graph, PickleId tensor, const std::string& name,
+                               const std::string& state) {
+  if (!deepspeed::leave_unread(checkpoint_, graph, tensor, name, state)) return false;
+  unread_.insert(name);
   return true;
 }
 

@@ -8,6 +8,7 @@
 #include <optional>
 #include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "ebb/formats/deepspeed/partition.h"
@@ -55,6 +56,12 @@ struct ModelFacts {
   std::vector<ValueEntry> engine;           // global_samples, skipped_steps, lr_scheduler, ...
   std::vector<ValueEntry> client;           // what the caller handed over to be kept
 };
+
+// Of a file that is a dict of tensors: those, by name. What else it holds is passed over.
+Result<std::vector<std::pair<std::string, PickleId>>> tensors_at_the_top(const File& file);
+// Whether the tensor is in a form that is not read; it is noted as that then.
+bool leave_unread(ZeroCheckpoint& checkpoint, const PickleGraph& graph, PickleId tensor,
+                  const std::string& name, const std::string& state);
 
 class ModelReader {
  public:

@@ -100,11 +100,8 @@ Result<> ModelRankReader::check() {
   missing.look("model", files_.model, like(place_.files, place_.number, &RankFiles::model),
                stage3_ ? world_ : 1);
   if (missing.count > 0) {
-    Error error = of_tag(Code::incomplete, missing.sentence());
-    error.hint =
-        "each node may have kept its own ranks' files: bring them together, or use the "
-        "checkpoint before this one";
-    error.place.file = missing.names.front();
+    Error error = missing_file(place_.tree, compose("{}: {}", place_.files.tag, missing.sentence()),
+                               missing.names.front());
     error.place.rank = missing.first;
     return error;
   }

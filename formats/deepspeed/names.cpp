@@ -4,6 +4,7 @@
 #include <charconv>
 #include <vector>
 
+#include "ebb/formats/catalog/part_of_save.h"
 #include "ebb/formats/core/json_text.h"
 #include "ebb/formats/core/number_text.h"
 
@@ -75,6 +76,12 @@ bool earlier(std::string_view a, std::string_view b) {
 
 Error refused(const SourceTree& tree, Code code, const std::string& why, std::string hint) {
   return Error{code, compose("{}: {}", tree.root(), why), std::move(hint)};
+}
+
+Error missing_file(const SourceTree& tree, const std::string& why, const std::string& file) {
+  Error error = refused(tree, Code::incomplete, why, std::string(kTogetherHint));
+  error.place.file = file;
+  return error;
 }
 
 Error no_latest(const SourceTree& tree, std::string_view latest,

@@ -56,6 +56,8 @@ std::string file_of_rank(std::string_view file, std::uint32_t rank);
 std::string file_of_model_rank(std::string_view file, std::uint32_t model_rank);
 // About a checkpoint as a whole.
 Error refused(const SourceTree& tree, Code code, const std::string& why, std::string hint = {});
+// A file that a rank should have left; `why` names it.
+Error missing_file(const SourceTree& tree, const std::string& why, const std::string& file);
 // Several folders, each with its '/', and no file `latest` among them.
 Error no_latest(const SourceTree& tree, std::string_view latest,
                 const std::set<std::string>& folders);

@@ -2,8 +2,8 @@
 // docs/formats/deepspeed.md.
 #include <algorithm>
 #include <array>
-#include <charconv>
 
+#include "ebb/formats/core/number_text.h"
 #include "ebb/formats/deepspeed/config.h"
 #include "ebb/formats/deepspeed/deepspeed.h"
 #include "ebb/formats/deepspeed/experts.h"
@@ -56,18 +56,13 @@ bool has_experts(const ResumeQuestion& question) {
   });
 }
 
-std::uint64_t number_in(std::string_view digits) {
-  std::uint64_t number = 0;
-  std::from_chars(digits.data(), digits.data() + digits.size(), number);
-  return number;
-}
-
 // The number before this word of the partition, 1 without it.
 std::uint64_t number_before(std::string_view partition, std::string_view word) {
   const std::size_t end = partition.find(word);
   if (end == std::string_view::npos) return 1;
   const std::size_t first = partition.find_last_not_of("0123456789", end - 1) + 1;
-  return std::max<std::uint64_t>(1, number_in(partition.substr(first, end - first)));
+  return std::max<std::uint64_t>(
+      1, parse_number<std::uint64_t>(partition.substr(first, end - first)).value_or(0));
 }
 
 // Each data-parallel rank then loads the same files.

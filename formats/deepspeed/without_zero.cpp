@@ -10,11 +10,7 @@
 namespace ebb::formats::deepspeed {
 
 Error ReaderWithoutZero::missing(const std::string& name) const {
-  Error error = refused(tree_, Code::incomplete, compose("{}: {} is missing", files_.tag, name),
-                        "each node may have kept its own ranks' files: bring them together, or use "
-                        "the checkpoint before this one");
-  error.place.file = name;
-  return error;
+  return missing_file(tree_, compose("{}: {} is missing", files_.tag, name), name);
 }
 
 Result<> ReaderWithoutZero::read(const Degrees& degrees, const std::vector<std::uint32_t>& experts,

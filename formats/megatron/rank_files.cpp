@@ -5,6 +5,7 @@
 #include <optional>
 #include <set>
 
+#include "ebb/formats/catalog/part_of_save.h"
 #include "ebb/formats/catalog/resume.h"
 #include "ebb/formats/core/json_text.h"
 #include "ebb/formats/core/number_text.h"

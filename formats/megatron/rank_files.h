@@ -24,9 +24,6 @@ constexpr std::string_view kLayerWise = "layer_wise_optimizer_";  // its rank an
 constexpr std::string_view kConvertHint =
     "let the job load it once with --ckpt-convert-format torch_dist and --ckpt-convert-save DIR: "
     "torch_dist is read";
-constexpr std::string_view kTogetherHint =
-    "each node may have kept its own ranks' files: bring them together, or use the checkpoint "
-    "before this one";
 
 // A rank's place among those that have a part of the model each.
 struct RankPlace {

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "ebb/formats/catalog/part_of_save.h"
 #include "ebb/formats/core/float_cast.h"
 #include "ebb/formats/megatron/optimizers.h"
 

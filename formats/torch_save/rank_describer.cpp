@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "ebb/formats/catalog/part_of_save.h"
 #include "ebb/formats/core/json_text.h"
 #include "ebb/formats/core/number_text.h"
 #include "ebb/formats/state_dict/names.h"
@@ -12,9 +13,6 @@ namespace ebb::formats::torch_save {
 namespace {
 
 constexpr std::size_t kShown = 8;
-constexpr std::string_view kTogetherHint =
-    "each node may have kept its own ranks' files: bring them together, or use the checkpoint "
-    "before this one";
 
 std::string listed(const std::vector<std::string>& items, std::size_t all) {
   std::string text;
