@@ -13,8 +13,10 @@
 namespace ebb::tools::convert {
 namespace {
 
+using pictures::kMaxPieces;
+using pictures::kNoLayer;
+
 constexpr std::string_view kFlag = "--plan";
-constexpr std::size_t kMaxPieces = 250000;  // above: neighbours from one rank become one
 
 // A transfer, or several of them, of a strip of the picture.
 struct Piece {
@@ -39,17 +41,6 @@ class Drawing {
   std::string json() const;
 
  private:
-  std::uint32_t row_of(std::string_view name, std::string_view state, std::string_view dtype,
-                       std::string_view shape) {
-    JsonWriter row;
-    row.open_list().text(name).text(state).text(dtype).text(shape).value(-1).close_list();
-    return tensors_.number_of(row.take());
-  }
-  std::uint32_t place_of(std::string_view what, std::uint64_t bytes) {
-    JsonWriter row;
-    row.open_list().text(what).number(bytes).value(-1).close_list();
-    return places_.number_of(row.take());
-  }
   void add(const Transfer& transfer);
   Strip merged(const Strip& strip, const std::string& state);
 
@@ -66,9 +57,10 @@ void Drawing::add(const Transfer& transfer) {
               .source_offset = transfer.from->offset,
               .target_offset = transfer.offset,
               .bytes = transfer.bytes};
-  piece.tensor =
-      row_of(tensor.name, tensor.state, name_of(tensor.dtype), formats::to_string(tensor.shape));
-  piece.place = place_of(rows_text(transfer.region, tensor.shape), transfer.bytes);
+  piece.tensor = tensor_in(tensors_, tensor.name, tensor.state, name_of(tensor.dtype),
+                           formats::to_string(tensor.shape), kNoLayer);
+  piece.place =
+      place_in(places_, rows_text(transfer.region, tensor.shape), transfer.bytes, kNoLayer);
   piece.source = files_.number_of(json_string(
       in_a_file ? content_.files.at(transfer.from->file).name : "made by the conversion"));
   piece.target = files_.number_of(json_string(transfer.to->name));
@@ -87,10 +79,10 @@ Strip Drawing::merged(const Strip& strip, const std::string& state) {
     out.back().bytes += piece.bytes;
     ++out.back().parts;
   }
-  const std::uint32_t row = row_of("neighbours", state, "", "");
+  const std::uint32_t row = tensor_in(tensors_, "neighbours", state, "", "", kNoLayer);
   for (Piece& piece : out) {
     piece.tensor = row;
-    piece.place = place_of(plural(piece.parts, "piece"), piece.bytes);
+    piece.place = place_in(places_, plural(piece.parts, "piece"), piece.bytes, kNoLayer);
   }
   return out;
 }
@@ -170,9 +162,8 @@ Result<PlanPicture> write_picture(const Request& request, const Prepared& prepar
   constexpr auto kKind = pictures::Kind::conversion_plan;
   EBB_TRY_ASSIGN(const ResultFile result, pictures::picture_file(kFlag, file, kKind));
   PlanPicture picture{.file = file, .transfers = transfers_of(prepared.conversion)};
-  const std::string html = pictures::html_of(kKind, page_of(request, prepared, picture.transfers));
-  EBB_TRY(write_result(result, html));
-  picture.bytes = html.size();
+  EBB_TRY_ASSIGN(picture.bytes, pictures::write_page(
+                                    result, kKind, page_of(request, prepared, picture.transfers)));
   return picture;
 }
 

@@ -14,10 +14,9 @@ namespace ebb::tools::inspect {
 
 namespace {
 
+using pictures::kMaxPieces;
+using pictures::kNoLayer;
 using pictures::Layers;
-
-constexpr std::size_t kMaxPieces = 250000;  // above: neighbours of one layer become one
-constexpr std::int64_t kNoLayer = -1;
 
 std::uint64_t elements_in(const Box& box) {
   return formats::checked_volume(box.extent).value_or(0);
@@ -64,15 +63,11 @@ class Map {
 
  private:
   std::uint32_t row_of(const TensorEntry& tensor, std::int64_t layer) {
-    JsonWriter row;
-    row.open_list().text(tensor.name).text(tensor.state).text(name_of(tensor.dtype));
-    row.text(formats::to_string(tensor.shape)).value(layer).close_list();
-    return tensors_.number_of(row.take());
+    return pictures::tensor_in(tensors_, tensor.name, tensor.state, name_of(tensor.dtype),
+                               formats::to_string(tensor.shape), layer);
   }
   std::uint32_t place_of(std::string_view rows, std::uint64_t bytes, std::int64_t layer) {
-    JsonWriter row;
-    row.open_list().text(rows).number(bytes).value(layer).close_list();
-    return places_.number_of(row.take());
+    return pictures::place_in(places_, rows, bytes, layer);
   }
   std::size_t state_of(const std::string& state) {
     const auto [at, added] = state_numbers_.try_emplace(state, states_.size());
@@ -264,19 +259,19 @@ Result<Exit> write_map(Console& console, const View& view, const std::string& fi
   EBB_TRY_ASSIGN(const ResultFile map_file,
                  pictures::picture_file("--map", file, pictures::Kind::shard_map));
   const Map map(view);
-  const std::string html = pictures::html_of(pictures::Kind::shard_map, page_of(view, map));
-  EBB_TRY(write_result(map_file, html));
+  EBB_TRY_ASSIGN(const std::uint64_t bytes,
+                 pictures::write_page(map_file, pictures::Kind::shard_map, page_of(view, map)));
   if (view.output == Output::json) {
     JsonWriter json;
     open_document(json, "map");
-    json.put("file", file).put("bytes", html.size());
+    json.put("file", file).put("bytes", bytes);
     json.put("pieces", map.pieces()).put("holes", map.holes()).put("stored_twice", map.twice());
     write_unread(json, view);
     json.close_object();
     console.print(json.take());
   } else {
-    console.print(compose("shard map: {}, {}\n{}", printable(file), bytes_text(html.size()),
-                          unread_text(view)));
+    console.print(
+        compose("shard map: {}, {}\n{}", printable(file), bytes_text(bytes), unread_text(view)));
   }
   return Exit::success;
 }

@@ -94,9 +94,7 @@ Result<std::uint64_t> NormsPicture::write(const std::string& file) {
     page.facts.push_back(compose("only what rank {} wrote", index_of(*view_.selection.rank)));
   if (const std::string unread = unread_line(view_); !unread.empty())
     page.warnings.push_back(unread);
-  const std::string html = pictures::html_of(kKind, page);
-  EBB_TRY(write_result(result, html));
-  return html.size();
+  return pictures::write_page(result, kKind, page);
 }
 
 }  // namespace ebb::tools::inspect

@@ -124,4 +124,10 @@ std::string html_of(Kind kind, const Page& page) {
   return out.append("<script>").append(script).append("</script>\n</body></html>\n");
 }
 
+Result<std::uint64_t> write_page(const ResultFile& file, Kind kind, const Page& page) {
+  const std::string html = html_of(kind, page);
+  EBB_TRY(write_result(file, html));
+  return html.size();
+}
+
 }  // namespace ebb::tools::pictures

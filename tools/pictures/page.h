@@ -28,5 +28,7 @@ struct Page {
   std::string data;  // JSON, for the script
 };
 std::string html_of(Kind kind, const Page& page);
+// Writes it into what picture_file() answered; how many bytes it has.
+Result<std::uint64_t> write_page(const ResultFile& file, Kind kind, const Page& page);
 
 }  // namespace ebb::tools::pictures

@@ -2,14 +2,19 @@
 // have in common is said once.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <string>
+#include <string_view>
 #include <unordered_map>
 #include <vector>
 
 #include "tools/cli/json.h"
 
 namespace ebb::tools::pictures {
+
+inline constexpr std::size_t kMaxPieces = 250000;  // above: neighbours are drawn as one
+inline constexpr std::int64_t kNoLayer = -1;
 
 class Rows {
  public:
@@ -31,6 +36,21 @@ class Rows {
   std::unordered_map<std::string, std::uint32_t> numbers_;
   std::vector<const std::string*> rows_;
 };
+
+// In the table of tensors, as web/pieces.js reads it.
+inline std::uint32_t tensor_in(Rows& rows, std::string_view name, std::string_view state,
+                               std::string_view dtype, std::string_view shape, std::int64_t layer) {
+  JsonWriter row;
+  row.open_list().text(name).text(state).text(dtype).text(shape).value(layer).close_list();
+  return rows.number_of(row.take());
+}
+// In the table of places: what of a tensor a piece is.
+inline std::uint32_t place_in(Rows& rows, std::string_view what, std::uint64_t bytes,
+                              std::int64_t layer) {
+  JsonWriter row;
+  row.open_list().text(what).number(bytes).value(layer).close_list();
+  return rows.number_of(row.take());
+}
 
 // Numbers of pieces, each less that of the piece before: short ones.
 class Differences {

@@ -46,9 +46,8 @@ Result<PictureWritten> write_picture(const std::string& file, const std::string&
   if (step && step->store_bytes > sweep.free_bytes)
     page.warnings.push_back(compose("a store with 3 slots takes {} of disk; {} are free",
                                     bytes_text(step->store_bytes), bytes_text(sweep.free_bytes)));
-  const std::string html = pictures::html_of(kKind, page);
-  EBB_TRY(write_result(result, html));
-  return PictureWritten{file, html.size()};
+  EBB_TRY_ASSIGN(const std::uint64_t bytes, pictures::write_page(result, kKind, page));
+  return PictureWritten{file, bytes};
 }
 
 std::string text_of(const std::optional<PictureWritten>& picture) {
