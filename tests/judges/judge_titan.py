@@ -13,7 +13,6 @@ import subprocess
 import sys
 import tempfile
 import warnings
-from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -25,6 +24,7 @@ import torch.nn.functional as F
 
 torch.set_num_threads(1)
 TREE = Path(__file__).resolve().parents[2]
+sys.path.append(str(TREE / "tests/bindings/python/trainers"))
 SAVED, STEPS, RATE, MUON_RATE, DECAY = 3, 6, 1e-3, 5e-2, 0.1
 WIDTH, LAYERS, HEADS, KV_HEADS, WORDS, LONG = 64, 2, 8, 4, 128, 16
 MATRICES = r"layers\..*(attention|feed_forward)\..*weight$"  # torchtitan's names
@@ -142,25 +142,15 @@ def titan_llama(fuse_qkv):
 
 def titan_optimizers(model, muon):
     """With settings that the checkpoint has to replace."""
-    from torchtitan.components.optimizer import OptimizersContainer, ParamGroupConfig
-
-    class Container(OptimizersContainer):  # torchtitan has no torch.optim.Muon
-        @dataclass(kw_only=True, slots=True)
-        class Config(OptimizersContainer.Config):
-            pass
-
-        @staticmethod
-        def _resolve_optimizer_factory(name):
-            if name == "Muon":
-                return lambda groups, **_: torch.optim.Muon(groups)
-            return OptimizersContainer._resolve_optimizer_factory(name)
+    from torch_muon import TorchMuon
+    from torchtitan.components.optimizer import ParamGroupConfig
 
     groups = [ParamGroupConfig(pattern=".*", optimizer_name="AdamW", optimizer_kwargs=dict(
         lr=1.0, betas=(0.1, 0.2), weight_decay=0.5))]
     if muon:
         groups.insert(0, ParamGroupConfig(pattern=MATRICES, optimizer_name="Muon",
                                           optimizer_kwargs=dict(lr=1.0, weight_decay=0.5)))
-    config = Container.Config(param_groups=groups, implementation="for-loop")
+    config = TorchMuon.Config(param_groups=groups, implementation="for-loop")
     return config.build(model_parts=[model])
 
 

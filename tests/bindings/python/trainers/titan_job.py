@@ -7,7 +7,6 @@ import json
 import os
 import sys
 import warnings
-from dataclasses import dataclass
 
 import torch
 import torch.distributed as dist
@@ -17,8 +16,7 @@ from torch.distributed.fsdp import FSDPModule
 
 torchtitan.tools.utils.device_type = "cpu"  # it says "cuda" where there is no accelerator
 from torchtitan.components.checkpointer.dcp import CheckpointManager
-from torchtitan.components.optimizer import (LRSchedulersContainer, OptimizersContainer,
-                                             ParamGroupConfig)
+from torchtitan.components.optimizer import LRSchedulersContainer, ParamGroupConfig
 from torchtitan.config import CompileConfig, ParallelismConfig, TrainingConfig
 from torchtitan.distributed import ParallelDims
 from torchtitan.distributed.utils import clip_grad_norm_
@@ -26,20 +24,9 @@ from torchtitan.models.common.attention import ScaledDotProductAttention
 from torchtitan.models.llama3 import model_registry
 from torchtitan.models.llama3.sharding import set_llama3_sharding_config
 
+from torch_muon import TorchMuon
+
 WORDS, LONG, BATCH, STEPS = 2048, 32, 6, 12
-
-
-class TorchMuon(OptimizersContainer):
-    """torchtitan has no torch.optim.Muon; this is how one is added."""
-    @dataclass(kw_only=True, slots=True)
-    class Config(OptimizersContainer.Config):
-        pass
-
-    @staticmethod
-    def _resolve_optimizer_factory(name):
-        if name == "Muon":
-            return lambda groups, **_: torch.optim.Muon(groups)
-        return OptimizersContainer._resolve_optimizer_factory(name)
 
 
 class Counted:
