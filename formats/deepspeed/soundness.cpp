@@ -32,7 +32,7 @@ bool same_numbers(DType dtype, std::span<const std::byte> a, std::span<const std
   return true;
 }
 
-// Whether the model's own copy is the master weights, rounded.
+// Whether the model's own copy is the master weights, rounded; of one dtype, whether it is a copy.
 Result<bool> is_rounded(const Checkpoint& checkpoint, const TensorEntry& param,
                         const TensorEntry& master) {
   EBB_TRY_ASSIGN(const BoxReader rounded, BoxReader::open(checkpoint, param));
@@ -43,29 +43,16 @@ Result<bool> is_rounded(const Checkpoint& checkpoint, const TensorEntry& param,
       const std::uint64_t count = volume(box.extent);
       ByteVector stored(count * bytes_of(param.dtype));
       ByteVector wide(count * bytes_of(master.dtype));
-      ByteVector made(stored.size());
       EBB_TRY(rounded.read(box, stored));
       EBB_TRY(exact.read(box, wide));
-      cast_floats(master.dtype, wide, param.dtype, made);
-      if (!same_numbers(param.dtype, stored, made)) return false;
+      if (master.dtype != param.dtype) {
+        ByteVector made(stored.size());
+        cast_floats(master.dtype, wide, param.dtype, made);
+        wide = std::move(made);
+      }
+      if (!same_numbers(param.dtype, stored, wide)) return false;
     }
   }
-  return true;
-}
-
-Result<bool> is_copy(const Checkpoint& checkpoint, const TensorEntry& copy,
-                     const TensorEntry& tensor) {
-  EBB_TRY_ASSIGN(const BoxReader here, BoxReader::open(checkpoint, copy));
-  EBB_TRY_ASSIGN(const BoxReader there, BoxReader::open(checkpoint, tensor));
-  const std::uint64_t elems = volume(copy.shape);
-  for (std::uint64_t first = 0; first < elems; first += kBlock)
-    for (const Box& box : boxes_of(copy.shape, {first, std::min(kBlock, elems - first)})) {
-      ByteVector left(volume(box.extent) * bytes_of(copy.dtype));
-      ByteVector right(left.size());
-      EBB_TRY(here.read(box, left));
-      EBB_TRY(there.read(box, right));
-      if (!same_numbers(copy.dtype, left, right)) return false;
-    }
   return true;
 }
 
@@ -82,7 +69,7 @@ std::vector<Error> copies_that_differ(const ZeroCheckpoint& checkpoint) {
     if (tensor == tensors.end() || tensor->second->shape != copy.shape ||
         tensor->second->dtype != copy.dtype)
       continue;
-    const auto same = is_copy(checkpoint, copy, *tensor->second);
+    const auto same = is_rounded(checkpoint, copy, *tensor->second);
     if (!same || *same) continue;
     if (first == nullptr) first = &copy;
     ++count;
