@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <chrono>
 #include <map>
+#include <random>
 
 #include "ebb/libswap/sys/mutex.h"
 #include "ebb/libswap/testing/backend_below.h"
@@ -32,9 +33,11 @@ class PacedBackend : public BackendBelow {
 
  private:
   std::size_t disk_of(FileId file) const;
+  Clock::duration time_of(const PacedDisk& disk, std::uint64_t bytes);
 
   const std::vector<PacedDisk> disks_;
   std::vector<Clock::time_point> free_from_;           // by disk; of the thread that submits
+  std::mt19937 stalls_;                                // of that thread
   std::multimap<Clock::time_point, RawDone> pending_;  // by when it is done; of that thread
   Mutex mutex_;
   Condition changed_;
@@ -49,6 +52,13 @@ std::size_t PacedBackend::disk_of(FileId file) const {
   return static_cast<std::size_t>(disk - disks_.begin());
 }
 
+Clock::duration PacedBackend::time_of(const PacedDisk& disk, std::uint64_t bytes) {
+  double takes = static_cast<double>(bytes) / disk.bytes_per_s;
+  if (std::bernoulli_distribution(std::min(1.0, takes * disk.stalls_per_s))(stalls_))
+    takes += std::uniform_real_distribution(0.001, 0.020)(stalls_);
+  return std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(takes));
+}
+
 void PacedBackend::submit(std::span<const RawOp> ops) {
   std::map<std::uint64_t, Clock::time_point> due;  // by tag
   const Clock::time_point now = Clock::now();
@@ -58,9 +68,7 @@ void PacedBackend::submit(std::span<const RawOp> ops) {
       due[op.tag] = now;
       continue;
     }
-    const std::chrono::duration<double> takes(op.size / disks_[disk].bytes_per_s);
-    free_from_[disk] =
-        std::max(now, free_from_[disk]) + std::chrono::duration_cast<Clock::duration>(takes);
+    free_from_[disk] = std::max(now, free_from_[disk]) + time_of(disks_[disk], op.size);
     due[op.tag] = free_from_[disk];
   }
   below().submit(ops);

@@ -8,6 +8,7 @@
 #include <cstdio>
 #include <filesystem>
 #include <memory>
+#include <optional>
 #include <thread>
 #include <vector>
 
@@ -17,6 +18,7 @@
 #include "ebb/libswap/queue/disk_probe.h"
 #include "ebb/libswap/read/in_parallel.h"
 #include "ebb/libswap/sys/process.h"
+#include "ebb/libswap/testing/paced_backend.h"
 #include "tools/cli/result_file.h"
 #include "tools/cli/run.h"
 #include "tools/cli/text.h"
@@ -42,6 +44,10 @@ constexpr std::array kFlags = {
          .metavar = "SIZE",
          .default_value = "1GiB",
          .line = "fp32 master, exp_avg and exp_avg_sq together"},
+    Flag{.name = "paced",
+         .type = FlagType::size,
+         .metavar = "RATE",
+         .line = "DIR is in memory: as if on a disk of RATE bytes a second, with stalls"},
     Flag{.name = "rounds",
          .type = FlagType::count,
          .metavar = "N",
@@ -145,6 +151,18 @@ Result<Round> measure(libswap::IoQueue& io, const fs::path& swap, Stepped& paged
   return round;
 }
 
+// The disk under the folder, or what stands for one.
+Result<std::unique_ptr<libswap::IoBackend>> open_disk(const fs::path& swap,
+                                                      std::optional<std::uint64_t> paced) {
+  constexpr double kStallsPerSecond = 5;
+  EBB_TRY_ASSIGN(auto opened, libswap::open_backend(libswap::BackendChoice::automatic));
+  if (!paced) return std::move(opened.backend);
+  return libswap::make_paced_backend(std::move(opened.backend),
+                                     {{.path_part = swap.string(),
+                                       .bytes_per_s = static_cast<double>(*paced),
+                                       .stalls_per_s = kStallsPerSecond}});
+}
+
 // The rounds that other programs disturbed least.
 Round best_of(const std::vector<Round>& rounds) {
   Round best = rounds.front();
@@ -186,8 +204,8 @@ Result<Exit> work(tools::Console& console, const tools::Arguments& arguments) {
                                   "result of ebb-sweep", "{\n  \"state_bytes\": "};
   if (arguments.has("json")) EBB_TRY(check_replaceable(results));
   const std::uint64_t state = arguments.size("state").value_or(formats::GiB);
-  EBB_TRY_ASSIGN(auto backend, libswap::open_backend(libswap::BackendChoice::automatic));
-  EBB_TRY_ASSIGN(const auto io, libswap::IoQueue::start(std::move(backend.backend), {}));
+  EBB_TRY_ASSIGN(auto backend, open_disk(swap, arguments.size("paced")));
+  EBB_TRY_ASSIGN(const auto io, libswap::IoQueue::start(std::move(backend), {}));
   // Nearly all of it has to move, and nothing.
   EBB_TRY_ASSIGN(const auto paged, Stepped::open(*io, swap, config_for(state, state / 16)));
   EBB_TRY_ASSIGN(const auto in_memory,

@@ -9,6 +9,7 @@
 #include "ebb/libswap/queue/probe_file.h"
 #include "ebb/libswap/sys/posix_backend.h"
 #include "ebb/libswap/testing/memory_backend.h"
+#include "ebb/libswap/testing/paced_backend.h"
 #include "tests/libswap/sys/test_files.h"
 
 namespace ebb::libswap {
@@ -39,6 +40,23 @@ TEST(DiskProbe, AFullDiskIsAnErrorAndLeavesNothingBehind) {
   ASSERT_FALSE(refused);
   EXPECT_EQ(refused.error().code, Code::no_space);
   EXPECT_TRUE(value_of(queue->backend().list("/")).empty());
+}
+
+// A stall takes 1 to 20 ms, an operation of that disk 4: here each is stalled.
+TEST(DiskProbe, FindsAPacedDiskAsFastAsStallsLeaveIt) {
+  const auto rate = [](double stalls_per_s) {
+    auto disk = make_paced_backend(
+        make_memory_backend(MemoryDisk::create(64u << 20)),
+        {{.path_part = "paced", .bytes_per_s = 16e6, .stalls_per_s = stalls_per_s}});
+    auto queue = value_of(IoQueue::start(std::move(disk), {}));
+    EXPECT_TRUE(queue->backend().make_directory("/paced"));
+    DiskProbe probe;
+    probe.bytes = 1u << 20;
+    probe.operation_bytes = 64u << 10;
+    return value_of(measure_disk(*queue, "/paced", probe)).mixed;
+  };
+  EXPECT_LT(rate(0), 1.001 * 16e6);
+  EXPECT_LT(rate(1e6), 0.5 * 16e6);
 }
 
 TEST(DiskProbe, SaysWhenTheDiskIsMemory) {
