@@ -2,6 +2,8 @@
 #include <array>
 #include <cstdio>
 #include <random>
+#include <set>
+#include <utility>
 
 #include "tests/demo/demo.h"
 #include "tools/cli/arguments.h"
@@ -144,6 +146,47 @@ Result<Line> flipped_bit_named(const Demo& demo, const std::string& store) {
       shell(command)};
 }
 
+Result<Line> explained(const Demo& demo, const std::string& source) {
+  const Command command = {demo.program("ckpt-inspect"), source};
+  EBB_TRY_ASSIGN(const ToolRun run, run_tool(command));
+  std::fprintf(stderr, "%s", run.output.c_str());
+  if (run.code != 0)
+    return untrue("ckpt-inspect of the DeepSpeed checkpoint ended with code " +
+                  std::to_string(run.code));
+  for (const std::string wanted : {"deepspeed", "muon", "4 ranks"})
+    if (run.output.find(wanted) == std::string::npos)
+      return untrue("ckpt-inspect of the DeepSpeed checkpoint does not say '" + wanted + "'");
+  return Line{"6 a real DeepSpeed ZeRO-3 Muon checkpoint: files, groups and shards explained",
+              shell(command)};
+}
+
+// DeepSpeed loads ZeRO's state on the ranks that saved it, and its zero_to_fp32 gathers weights.
+Result<Line> states_kept(const Demo& demo, const std::string& source) {
+  EBB_TRY_ASSIGN(const auto pieces, pieces_of(demo, source));
+  std::set<std::pair<std::string, std::string>> states;
+  for (const StoredPiece& piece : pieces)
+    if (piece.state != "master") states.emplace(piece.tensor, piece.state);
+  const std::string target = demo.path("deepspeed-on-2");
+  const Command command = {demo.program("ckpt-convert"),
+                           source,
+                           target,
+                           "--to",
+                           "deepspeed",
+                           "--world-size",
+                           "2",
+                           "--partition",
+                           "zero3",
+                           "-f"};
+  EBB_TRY_ASSIGN(const ToolRun run, run_tool(command));
+  if (run.code != 0) return untrue("ckpt-convert --to deepspeed for 2 ranks failed");
+  EBB_TRY_ASSIGN(const ToolRun compared,
+                 run_tool({demo.program("ckpt-inspect"), source, "--diff", target}));
+  if (compared.code != 0) return untrue("for 2 ranks the DeepSpeed checkpoint holds other tensors");
+  return Line{"6 for 2 ranks in place of 4, its " + std::to_string(states.size()) +
+                  " momenta and moments bit for bit; DeepSpeed's own zero_to_fp32 leaves them out",
+              shell(command)};
+}
+
 }  // namespace
 
 std::string shell(const Command& command) {
@@ -195,18 +238,11 @@ Result<Lines> claim_tools(const Demo& demo, Story& story) {
 }
 
 Result<Lines> claim_deepspeed(const Demo& demo, Story&) {
-  const Command command = {demo.program("ckpt-inspect"),
-                           (demo.fixtures / "deepspeed/z3_muon_bf16_w4/data").string()};
-  EBB_TRY_ASSIGN(const ToolRun run, run_tool(command));
-  std::fprintf(stderr, "%s", run.output.c_str());
-  if (run.code != 0)
-    return untrue("ckpt-inspect of the DeepSpeed checkpoint ended with code " +
-                  std::to_string(run.code));
-  for (const std::string wanted : {"deepspeed", "muon", "4 ranks"})
-    if (run.output.find(wanted) == std::string::npos)
-      return untrue("ckpt-inspect of the DeepSpeed checkpoint does not say '" + wanted + "'");
-  return Lines{{"6 a real DeepSpeed ZeRO-3 Muon checkpoint: files, groups and shards explained",
-                shell(command)}};
+  const std::string source = (demo.fixtures / "deepspeed/z3_muon_bf16_w4/data").string();
+  Lines lines;
+  EBB_TRY(add(lines, "6", explained(demo, source)));
+  EBB_TRY(add(lines, "6", states_kept(demo, source)));
+  return lines;
 }
 
 Result<Lines> claim_pictures(const Demo& demo, Story& story) {
