@@ -58,12 +58,18 @@ std::string number_text(double number) {
              : to_json(Value::of_real(number));
 }
 
-// What a file of this model-parallel rank is called, by one of any that has such a file.
-std::string like(const Files& files, std::uint32_t model_rank,
-                 std::map<std::uint32_t, std::string> RankFiles::* kind) {
+// The first file of that kind that any model-parallel rank has.
+using Kind = std::map<std::uint32_t, std::string> RankFiles::*;
+std::string first_of(const Files& files, Kind kind) {
   for (const RankFiles& rank : files.of_model_ranks)
-    if (!(rank.*kind).empty()) return file_of_model_rank((rank.*kind).begin()->second, model_rank);
+    if (!(rank.*kind).empty()) return (rank.*kind).begin()->second;
   return {};
+}
+
+// What that one is called of this model-parallel rank.
+std::string like(const Files& files, std::uint32_t model_rank, Kind kind) {
+  const std::string name = first_of(files, kind);
+  return name.empty() ? name : file_of_model_rank(name, model_rank);
 }
 
 }  // namespace
@@ -85,7 +91,7 @@ Error ModelRankReader::of_tag(Code code, const std::string& why) const {
 }
 
 Result<> ModelRankReader::check() {
-  const std::string first = files_.optimizer.empty() ? like(place_.files, 0, &RankFiles::optimizer)
+  const std::string first = files_.optimizer.empty() ? first_of(place_.files, &RankFiles::optimizer)
                                                      : files_.optimizer.begin()->second;
   EBB_TRY_ASSIGN(const TorchArchive* archive, archives_.look(first));
   EBB_TRY_ASSIGN(const std::vector<std::uint32_t> counts, partition_counts(archive->graph()));

@@ -92,6 +92,7 @@ TEST(ParallelDamage, DS02AMissingFileIsNamed) {
       {"pp_z1_bf16_w4", "layer_03-model_states.pt"},
       {"pptp_z1_bf16_w8", "layer_02-model_01-model_states.pt"},
       {"pptp_z1_bf16_w8", "mp_rank_03_model_states.pt"},
+      {"pp_z1_bf16_w4", "mp_rank_00_optim_states.pt"},  // of all data-parallel ranks
       {"autotp_z1_bf16_w4", "mp_rank_00_model_states.pt"},
       {"autotp_z1_bf16_w4", "mp_rank_01_model_states.pt"},
       {"moe_z2_bf16_w4", "layer_1_expert_3_mp_rank_00_model_states.pt"},
