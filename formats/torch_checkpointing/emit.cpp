@@ -34,13 +34,36 @@ bool is_item_name(std::string_view name) {
   });
 }
 
+const PathItem kModel(std::in_place_type<std::string>, "model");
+
+// And no tensor that is known by its key alone, which stays an item.
+bool is_of_a_model(const TensorEntry& tensor) {
+  return is_weight(tensor.state) && tensor.state != "tensor";
+}
+
+// A weight at the top goes into the item "model".
+bool goes_into_model(const TensorEntry& tensor, const std::vector<PathItem>& path) {
+  return path.size() == 1 && is_of_a_model(tensor);
+}
+
+StateDict placed(const Catalog& content) {
+  StateDict dict = state_dict_of(content);
+  for (std::size_t i = 0; i < content.tensors.size(); ++i) {
+    StatePlace& place = dict.tensors[i];
+    if (!goes_into_model(content.tensors[i], place.path)) continue;
+    place.path.insert(place.path.begin(), 1, kModel);
+    place.key = joined(place.path);
+  }
+  return dict;
+}
+
 class Emitter {
  public:
   explicit Emitter(const EmitRequest& request)
       : content_(request.content),
         spec_(request.layout.spec()),
         ranks_(request),
-        dict_(state_dict_of(content_)),
+        dict_(placed(content_)),
         steps_on_device_(counts_steps_on_device(content_)) {}
 
   Result<EmitPlan> run() {
@@ -170,24 +193,19 @@ class Emitter {
   EmitPlan plan_;
 };
 
-// And no tensor that is known by its key alone, which stays an item.
-bool is_of_a_model(const TensorEntry& tensor) {
-  return is_weight(tensor.state) && tensor.state != "tensor";
-}
-
 }  // namespace
 }  // namespace torch_checkpointing
 
 void respell_for_torch_checkpointing(Catalog& content) {
-  const PathItem item(std::in_place_type<std::string>, "model");
+  using torch_checkpointing::kModel;
   respell_as_state_dict(content);
   for (TensorEntry& tensor : content.tensors) {
-    if (tensor.path.size() != 1 || !torch_checkpointing::is_of_a_model(tensor)) continue;
-    tensor.path.insert(tensor.path.begin(), 1, item);
+    if (!torch_checkpointing::goes_into_model(tensor, tensor.path)) continue;
+    tensor.path.insert(tensor.path.begin(), 1, kModel);
     tensor.key = joined(tensor.path);
   }
   for (StateDictPlace& model : content.parts.models)
-    if (model.path.empty()) model.path.push_back(item);
+    if (model.path.empty()) model.path.push_back(kModel);
 }
 
 Result<EmitPlan> emit_torch_checkpointing(const EmitRequest& request) {

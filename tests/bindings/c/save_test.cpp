@@ -26,7 +26,7 @@ struct Tensors {
     offsets[0] = rank * rows;
     extents[0] = std::min(rows, kRows - offsets[0]);
     saved[0] = {sizeof(ebb_saved),
-                "w",
+                "a.w",
                 nullptr,
                 shape,
                 2,
@@ -54,7 +54,7 @@ void check(const std::string& path) {
   ebb_free(json);
   const Tensors want("");
   std::vector<float> matrix(kRows * kRow), vector(3);
-  const bool matrix_first = about.find("[\"w\"") < about.find("[\"v\"");
+  const bool matrix_first = about.find("[\"a.w\"") < about.find("[\"v\"");
   const ebb_wanted wanted[] = {
       {matrix_first ? 0u : 1u, nullptr, nullptr, matrix.data(), matrix.size() * 4},
       {matrix_first ? 1u : 0u, nullptr, nullptr, vector.data(), 12}};
@@ -66,7 +66,7 @@ void check(const std::string& path) {
 
 TEST(CSave, WritesWhatIsReadAgain) {
   const test_support::ScratchDirectory scratch;
-  for (const char* const format : {"dcp", "safetensors", "ebb", "torch"}) {
+  for (const char* const format : {"dcp", "safetensors", "ebb", "torch", "torch-checkpointing"}) {
     Tensors tensors(scratch / format);
     tensors.request.format = format;
     std::uint64_t bytes = 0;

@@ -98,7 +98,7 @@ TEST(TorchCheckpointingEmit, RefusesWhatNoItemHolds) {
   EXPECT_EQ(cut.error().hint, "--partition rows");
   Catalog flat;
   flat.tensors.push_back(
-      {.key = "a.b", .path = {std::string("a.b")}, .name = "a.b", .state = "param", .shape = {2}});
+      {.key = "a.b", .path = {std::string("a.b")}, .name = "a.b", .state = "tensor", .shape = {2}});
   const auto named = planned(flat, {.policy = Policy::rows});
   ASSERT_FALSE(named.has_value());
   EXPECT_NE(named.error().message.find("\"a.b\" is none"), std::string::npos)

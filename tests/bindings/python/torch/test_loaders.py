@@ -121,7 +121,10 @@ def by_torch(path: Path, checkpoint: ebb.Checkpoint) -> dict[str, Tensor]:
 
 @row("torch.load() has the same bits")
 def of_torch() -> str:
-    return compare_all(sorted(FIXTURES.glob("torch/*/data")), by_torch, 8)
+    # Of a file for each rank it has DTensors on a mesh that is not here.
+    paths = [one for one in sorted(FIXTURES.glob("torch/*/data"))
+             if not one.parent.name.startswith("ranks_")]
+    return compare_all(paths, by_torch, 8)
 
 
 def by_deepspeed(path: Path, checkpoint: ebb.Checkpoint) -> dict[str, Tensor]:
@@ -136,8 +139,11 @@ def of_deepspeed() -> str:
         import deepspeed  # noqa: F401
     except ImportError:
         raise Skip("DeepSpeed is not installed") from None
-    return compare_all(sorted(FIXTURES.glob("deepspeed/*/data")), by_deepspeed, 8,
-                       key=lambda ref: ref.name)
+    # It knows ZeRO alone; what else there is, the engine itself judges (judge_ds.py).
+    others = ("autotp_", "moe_", "pp_", "pptp_", "universal_", "z0_")
+    paths = [one for one in sorted(FIXTURES.glob("deepspeed/*/data"))
+             if not one.parent.name.startswith(others)]
+    return compare_all(paths, by_deepspeed, 8, key=lambda ref: ref.name)
 
 
 if __name__ == "__main__":
