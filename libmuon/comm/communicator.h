@@ -6,8 +6,10 @@
 
 #include <chrono>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <span>
+#include <string_view>
 #include <vector>
 
 #include "ebb/formats/core/units.h"
@@ -58,6 +60,13 @@ class Communicator : public libswap::Ranks {
   virtual Result<std::unique_ptr<Communicator>> duplicate() = 0;
   // This rank gives up: every present and future call on every rank answers Code::peer.
   virtual void abort() = 0;
+
+  // Meanwhile the ranks meet in every quarter of their limit, so that a disk may be as slow as it
+  // likes. Returns only when this rank's work has ended.
+  Result<> together(std::string_view doing, const std::function<Result<>()>& work) override;
+  Result<> together_reading(
+      std::string_view doing, const libswap::FilesApart& files,
+      const std::function<Result<>(const libswap::ReadThere& there)>& work) override;
 };
 
 // `world` ranks in one process; element r is for the thread of rank r.

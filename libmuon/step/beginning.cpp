@@ -5,7 +5,6 @@
 #include "ebb/formats/conversion/convert.h"
 #include "ebb/formats/native/survey.h"
 #include "ebb/formats/registry.h"
-#include "ebb/libmuon/comm/together.h"
 #include "ebb/libmuon/step/check_start.h"
 #include "ebb/libmuon/step/continuity.h"
 
@@ -39,13 +38,14 @@ Beginning::Beginning(const Setup& setup, const Start& start)
 Beginning::~Beginning() = default;
 
 Result<> Beginning::open_store(const std::vector<std::filesystem::path>& folders) {
-  EBB_TRY_ASSIGN(scattered_, ScatteredStore::open(setup_.ranks, setup_.io.backend(), folders));
+  EBB_TRY_ASSIGN(scattered_,
+                 libswap::ScatteredStore::open(setup_.ranks, setup_.io.backend(), folders));
   return {};
 }
 
 Result<> Beginning::work(std::string_view doing, const std::function<Result<>()>& mine) {
   return scattered_ ? scattered_->run(setup_.ranks, doing, mine)
-                    : together(setup_.ranks, doing, mine);
+                    : setup_.ranks.together(doing, mine);
 }
 
 std::string_view Beginning::fingerprint() const {

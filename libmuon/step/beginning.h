@@ -14,11 +14,11 @@
 #include <string_view>
 #include <vector>
 
-#include "ebb/libmuon/step/scattered_store.h"
 #include "ebb/libmuon/step/setup.h"
 #include "ebb/libmuon/step/start.h"
 #include "ebb/libmuon/step/stored_state.h"
 #include "ebb/libmuon/step/sweep.h"
+#include "ebb/libswap/store/scattered_store.h"
 
 namespace ebb::libmuon {
 
@@ -57,7 +57,7 @@ class Beginning {
   const Start& start_;
   const InitialWeights initial_;  // empty where what is bound is what there is
   const Checkpoint* checkpoint_;
-  std::unique_ptr<ScatteredStore> scattered_;
+  std::unique_ptr<libswap::ScatteredStore> scattered_;
   std::unique_ptr<Checkpoint> previous_;  // what that store holds
   std::vector<Held> held_;                // of the checkpoint, by parameter
 };

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "ebb/libmuon/step/engine_impl.h"
+#include "ebb/libmuon/step/manifest_template.h"
 #include "ebb/libmuon/step/predict.h"
 #include "ebb/libmuon/step/settings.h"
 #include "ebb/libswap/sys/process.h"
@@ -108,7 +109,9 @@ EngineStats Engine::Impl::all_stats() const {
   EngineStats all = stats;
   all.pool = computing->pool().stats();
   all.bf16 = computing->chosen_bf16();
-  home.add_to(all);
+  const libswap::StateHome::Counted counted = home.counted();
+  all.add(counted);
+  all.snapshots_put_off = counted.snapshots_put_off;
   return all;
 }
 
@@ -154,13 +157,26 @@ Result<> Engine::Impl::install() {
   return {};
 }
 
+libswap::Snapshots::MakeManifest Engine::Impl::manifest() const {
+  return [groups = setup.config.model.groups, blobs_now = home.blobs().all(), ahead = steps.ahead(),
+          step_now = steps.now(), kernels = computing->fingerprint(),
+          &params = setup.config.model.params, &plan = setup.plan()]() mutable {
+    auto manifest = manifest_template(params, groups, plan);
+    manifest.fingerprint = std::move(kernels);
+    manifest.blobs = std::move(blobs_now);
+    for (std::size_t i = 0; i < ahead.size(); ++i)
+      manifest.param_steps[params[i].name] = static_cast<std::int64_t>(step_now) + ahead[i];
+    return manifest;
+  };
+}
+
 Result<bool> Engine::Impl::begin_snapshot() {
   end_step();
   const auto begin = std::chrono::steady_clock::now();
   EBB_TRY(agree_all(not_stopped(), "beginning a snapshot"));
   run->sweep().go_on();  // what a disk refused behind the last step is written now
   const auto keep = [this] { return keep_bound(); };
-  EBB_TRY_ASSIGN(const bool begun, home.begin_snapshot(keep));
+  EBB_TRY_ASSIGN(const bool begun, home.begin_snapshot(steps.now(), manifest(), keep));
   const MutexLock lock(ending);
   if (begun) stats.snapshot_s += libswap::seconds_since(begin);
   return begun;
@@ -169,7 +185,6 @@ Result<bool> Engine::Impl::begin_snapshot() {
 Result<std::uint64_t> Engine::Impl::wait_for_snapshot() {
   end_step();
   EBB_TRY(agree_all(not_stopped(), "waiting for a snapshot"));
-  EBB_TRY(home.settle(libswap::Snapshots::Mode::wait));
   return home.wait_snapshot();
 }
 
@@ -275,7 +290,9 @@ const std::filesystem::path& Engine::store_directory() const { return impl_->hom
 Result<PinnedCheckpoint> Engine::open_export() const {
   EBB_TRY(impl_->entry.process().check());
   EBB_TRY(impl_->not_stopped());
-  return impl_->home.pin();
+  const libswap::StateHome& home = impl_->home;
+  return PinnedCheckpoint::pin(home.store(), home.path(), home.committed_generation(),
+                               home.committed_step());
 }
 
 EngineStats Engine::stats() const {

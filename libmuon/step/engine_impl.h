@@ -12,11 +12,12 @@
 #include <optional>
 #include <string_view>
 
+#include "ebb/libmuon/step/beginning.h"
 #include "ebb/libmuon/step/engine.h"
 #include "ebb/libmuon/step/entry.h"
 #include "ebb/libmuon/step/fate.h"
-#include "ebb/libmuon/step/state_home.h"
 #include "ebb/libmuon/step/step_run.h"
+#include "ebb/libswap/state/state_home.h"
 
 namespace ebb::libmuon {
 
@@ -35,13 +36,16 @@ struct Engine::Impl {
   // [C] Answers false where the store holds its state in other places than the plan's: it is to be
   // transferred.
   Result<bool> resume(const libswap::SwapDirectory::Entry& current, const ExpectedStore& expected);
+  // Notes what differs from what the engine was opened with; refuses what cannot be taken over.
+  Result<> compare(const formats::native::Manifest& manifest);
   Result<> take_over(const formats::native::Manifest& manifest);
   Result<> begin_anew(const Start& start);
+  // [C] Reads what is known of the state before a tile is filled.
+  Result<> read(Beginning& from);
   Result<> bind(std::span<const libswap::Buffer> given);
   Result<> check_bound(const Beginning& from) const;
   Result<> take_bound(const Beginning& from);  // [C]
-  Result<> make_and_fill(const libswap::SwapDirectory::Entry& fresh,
-                         const formats::native::Uuid& parent, Beginning& from);
+  Result<> fill_and_commit(Beginning& from);   // [C]
   // [C] Decides how products are made (Computing::choose), and tells all that computes.
   Result<> choose_products(std::string_view kept);
   Result<> open_sweep();
@@ -88,6 +92,8 @@ struct Engine::Impl {
   Result<> can_install() const;
   // [C] Hands out all weights.
   Result<> install();
+  // Makes the manifest of the present step, on any thread: of what later steps do not change.
+  libswap::Snapshots::MakeManifest manifest() const;
   Result<bool> begin_snapshot();
   Result<std::uint64_t> wait_for_snapshot();
   EngineStats all_stats() const;
@@ -115,7 +121,7 @@ struct Engine::Impl {
 
   // Published to a step's threads by Flow::begin(), and back by Flow::wait().
   StepCount steps;
-  StateHome home;
+  libswap::StateHome home;
   Weights weights;
 
   // Synchronise themselves; a step's run says of its calls who makes them.

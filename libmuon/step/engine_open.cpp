@@ -3,9 +3,10 @@
 #include <iterator>
 
 #include "ebb/libmuon/comm/check_communicator.h"
-#include "ebb/libmuon/comm/together.h"
 #include "ebb/libmuon/step/check_start.h"
+#include "ebb/libmuon/step/continuity.h"
 #include "ebb/libmuon/step/engine_impl.h"
+#include "ebb/libmuon/step/manifest_template.h"
 #include "ebb/libmuon/step/settings.h"
 
 namespace ebb::libmuon {
@@ -13,6 +14,20 @@ namespace ebb::libmuon {
 namespace {
 
 std::string ranks_text(std::uint32_t world) { return compose("{} ranks", world); }
+
+// What lies in each tile, for people.
+std::vector<std::string> tile_names(const ModelSpec& model, const StatePlan& plan) {
+  std::vector<std::string> names;
+  const auto& states = plan.columns().names();
+  for (const TileEntry& tile : plan.tiles()) {
+    const auto segments = plan.segments(tile);
+    names.push_back(compose(
+        "{} {}{}", model.params[plan.param_of(segments.front())].name,
+        states[segments.front().state],
+        segments.size() == 1 ? std::string() : compose(" and {} more", segments.size() - 1)));
+  }
+  return names;
+}
 
 }  // namespace
 
@@ -60,7 +75,7 @@ Engine::Impl::Impl(const EngineConfig& config, Communicator& ranks, libswap::IoQ
                    libswap::SwapDirectory& directory, Prepared prepared)
     : setup(config, ranks, io, std::move(prepared)),
       steps(setup.config.model.params),
-      home(setup, steps, directory),
+      home(io, ranks, directory, setup.prepared.store, setup.config.trace),
       weights(setup) {}
 
 Result<> Engine::Impl::make_rooms() {
@@ -77,7 +92,10 @@ Result<> Engine::Impl::choose_products(std::string_view kept) {
 }
 
 Result<> Engine::Impl::open_sweep() {
-  EBB_TRY(home.open_cache(*computing));
+  const EngineConfig& config = setup.config;
+  if (config.trace != nullptr)
+    config.trace->name_tiles(setup.rank(), tile_names(config.model, setup.plan()));
+  EBB_TRY(home.open_cache(computing->pool(), setup.prepared.homes, computing->kernels().device()));
   return run->open_sweep(home.cache());
 }
 
@@ -99,20 +117,48 @@ Result<> Engine::Impl::attach(const Start& start) {
 
 Result<bool> Engine::Impl::resume(const libswap::SwapDirectory::Entry& current,
                                   const ExpectedStore& expected) {
-  EBB_TRY_ASSIGN(const auto manifest, home.open(current));
+  EBB_TRY_ASSIGN(const auto manifest, home.open(current, [&](const auto& stored) {
+    return same_places(stored, setup.plan());
+  }));
   if (!manifest) return false;
   EBB_TRY(check(expected, {current.uuid, manifest->generation, manifest->step}));
   EBB_TRY(choose_products(manifest->fingerprint));
-  EBB_TRY(together(setup.ranks, "resuming its store", [&] { return take_over(*manifest); }));
+  EBB_TRY(setup.ranks.together("resuming its store", [&] { return take_over(*manifest); }));
   weights.set_kept(steps.now());
-  home.set_origin("resumed the store");
+  home.set_origin("resumed the store", steps.now());
   return true;
 }
 
+Result<> Engine::Impl::compare(const formats::native::Manifest& manifest) {
+  EBB_TRY_ASSIGN(const Catalog trained, groups_of(manifest));
+  EBB_TRY_ASSIGN(const std::string notes, compare_groups(setup.config.model, trained));
+  home.note(notes);
+  if (const auto passed_over = home.store()->passed_over()) home.note(*passed_over);
+  if (const std::uint32_t slots = home.store()->superblock().slots; slots != setup.config.slots)
+    home.note(compose("it was made with {} slots a tile and keeps them", slots));
+  if (manifest.fingerprint != computing->fingerprint())
+    home.note("it was written with other kernels: " + manifest.fingerprint);
+  home.note(computing->note());
+  return {};
+}
+
 Result<> Engine::Impl::take_over(const formats::native::Manifest& manifest) {
-  EBB_TRY(home.compare(manifest, *computing));
+  EBB_TRY(compare(manifest));
   EBB_TRY(open_sweep());
-  return home.take_over(manifest);
+  EBB_TRY(home.take_over(manifest));
+  steps.set(manifest.step, manifest.param_steps);
+  return {};
+}
+
+Result<> Engine::Impl::read(Beginning& from) {
+  return from.work("reading what it begins from", [&]() -> Result<> {
+    EBB_TRY_ASSIGN(const Beginning::Known known, from.read());
+    if (from.checkpoint() == nullptr) return {};
+    steps.set(known.step, known.taken);
+    home.note(known.notes);
+    home.note(home.blobs().take(from.checkpoint()->catalog()));
+    return {};
+  });
 }
 
 Result<> Engine::Impl::begin_anew(const Start& start) {
@@ -121,30 +167,25 @@ Result<> Engine::Impl::begin_anew(const Start& start) {
   const bool reads_store = current && start.begin != Begin::given;
   Beginning from(setup, start);
   if (reads_store) EBB_TRY(from.open_store(directory.folders_of(current->uuid)));
-  EBB_TRY(home.read(from));
+  EBB_TRY(read(from));
   EBB_TRY(agree_all(check_bound(from), "looking at the weights that it begins from"));
   EBB_TRY(choose_products(from.fingerprint()));
   home.note(computing->note());
   if (start.old_store == OldStore::dropped_first) EBB_TRY(directory.drop(setup.ranks));
-  EBB_TRY_ASSIGN(const auto fresh, directory.fresh(setup.ranks));
-  const auto old = directory.current();
-  const auto parent = old ? old->uuid : formats::native::Uuid{};
-  if (Result<> made = make_and_fill(fresh, parent, from); !made) {
-    run->close_sweep();
-    home.discard(fresh);
-    if (made.error().code != Code::no_space || reads_store || !old) return made;
+  if (Result<> made = home.begin_anew([&] { return fill_and_commit(from); }); !made) {
+    if (made.error().code != Code::no_space || reads_store || !directory.current()) return made;
     Error full = std::move(made).error();
     full.hint = "OldStore::dropped_first removes the old store before; or " + full.hint;
     return full;
   }
-  EBB_TRY(home.adopt());
   if (reads_store)
-    home.set_origin("transferred the store of " + ranks_text(current->world));
+    home.set_origin("transferred the store of " + ranks_text(current->world), steps.now());
   else if (start.checkpoint != nullptr)
     home.set_origin(compose("loaded a {} checkpoint of {}", start.checkpoint->catalog().format,
-                            ranks_text(start.checkpoint->catalog().world)));
+                            ranks_text(start.checkpoint->catalog().world)),
+                    steps.now());
   else
-    home.set_origin("created");
+    home.set_origin("created", steps.now());
   return {};
 }
 
@@ -154,17 +195,20 @@ Result<> Engine::Impl::check_bound(const Beginning& from) const {
   return {};
 }
 
-Result<> Engine::Impl::make_and_fill(const libswap::SwapDirectory::Entry& fresh,
-                                     const formats::native::Uuid& parent, Beginning& from) {
-  EBB_TRY(home.make(fresh, parent));
-  EBB_TRY(agree_all(open_sweep(), "making room for its state"));
-  EBB_TRY(from.work("filling its store", [&] { return from.fill(run->sweep(), steps.now()); }));
-  EBB_TRY(take_bound(from));
-  weights.set_kept(steps.now());
-  EBB_TRY_ASSIGN(const bool begun, begin_snapshot());
-  EBB_CHECK(begun);
-  EBB_TRY(wait_for_snapshot());
-  return {};
+Result<> Engine::Impl::fill_and_commit(Beginning& from) {
+  const auto fill = [&]() -> Result<> {
+    EBB_TRY(agree_all(open_sweep(), "making room for its state"));
+    EBB_TRY(from.work("filling its store", [&] { return from.fill(run->sweep(), steps.now()); }));
+    EBB_TRY(take_bound(from));
+    weights.set_kept(steps.now());
+    EBB_TRY_ASSIGN(const bool begun, begin_snapshot());
+    EBB_CHECK(begun);
+    EBB_TRY(wait_for_snapshot());
+    return {};
+  };
+  Result<> filled = fill();
+  if (!filled) run->close_sweep();
+  return filled;
 }
 
 // Of halves the low ones are 0 already.

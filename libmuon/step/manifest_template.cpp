@@ -1,5 +1,7 @@
 #include "ebb/libmuon/step/manifest_template.h"
 
+#include <algorithm>
+
 #include "ebb/libmuon/kernels/kernels.h"
 
 namespace ebb::libmuon {
@@ -30,6 +32,16 @@ formats::native::Manifest manifest_template(std::span<const ParamSpec> params,
     manifest.tiles.push_back(std::move(tile));
   }
   return manifest;
+}
+
+bool same_places(const formats::native::Manifest& manifest, const StatePlan& plan) {
+  const std::vector<std::string>& names = plan.columns().names();
+  const bool same_names = manifest.states.size() <= names.size() &&
+                          std::equal(manifest.states.begin(), manifest.states.end(), names.begin());
+  if (!same_names || manifest.tiles.size() != plan.tiles().size()) return false;
+  for (std::size_t i = 0; i < manifest.tiles.size(); ++i)
+    if (manifest.tiles[i].segments != plan.segments(plan.tiles()[i])) return false;
+  return true;
 }
 
 }  // namespace ebb::libmuon

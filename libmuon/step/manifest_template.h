@@ -1,4 +1,5 @@
-// manifest_template, fingerprint_of: what of a store's manifest follows from the description alone.
+// manifest_template, fingerprint_of: what of a store's manifest follows from the description alone;
+// same_places: whether a stored one does.
 #pragma once
 
 #include <optional>
@@ -17,5 +18,8 @@ std::string fingerprint_of(const EngineConfig& config, std::optional<Bf16> bf16,
 formats::native::Manifest manifest_template(std::span<const ParamSpec> params,
                                             std::span<const GroupSpec> groups,
                                             const StatePlan& plan);
+// Whether a manifest's state lies where the plan's does. The store may be older than some of our
+// states: it has none of them.
+bool same_places(const formats::native::Manifest& manifest, const StatePlan& plan);
 
 }  // namespace ebb::libmuon

@@ -1,32 +1,34 @@
 #include "ebb/libmuon/step/prepare.h"
 
-#include <algorithm>
+#include <utility>
 
 #include "ebb/formats/catalog/value_json.h"
 #include "ebb/formats/native/manifest_limits.h"
 #include "ebb/libmuon/step/check_config.h"
 #include "ebb/libmuon/step/homes.h"
 #include "ebb/libmuon/step/manifest_template.h"
-#include "ebb/libswap/store/blobs.h"
 
 namespace ebb::libmuon {
 
 namespace {
 
-constexpr std::uint64_t kBlockBytes = 256u << 10;  // of a checksum
-
-Result<std::uint64_t> manifest_bytes(const EngineConfig& config, const StatePlan& plan) {
+// Without directory and uuids.
+Result<libswap::Store::Config> store_of(const EngineConfig& config, const StatePlan& plan) {
   auto manifest = manifest_template(config.model.params, config.model.groups, plan);
   EBB_TRY(formats::native::check_limits(manifest));
   manifest.fingerprint = fingerprint_of(config, Bf16::emulated, 1);
-  const std::uint64_t blocks = formats::div_ceil(config.tile_bytes, kBlockBytes);
-  for (auto& tile : manifest.tiles) tile.crcs.assign(blocks, 0);
   // A parameter that has no gradient in some step counts its own from there on. They are counted
   // here rather than written: of a large model, they are as much as all else.
   manifest.param_steps[config.model.params.front().name] = 0;
-  std::uint64_t steps = 0;
-  for (const ParamSpec& param : config.model.params) steps += formats::param_step_bytes(param.name);
-  return formats::align_up(encode(manifest).size() + steps + libswap::Blobs::kMostBytes, 4096);
+  auto store = libswap::Store::config_for(std::move(manifest), config.tile_bytes);
+  for (const ParamSpec& param : config.model.params)
+    store.manifest_bytes += formats::param_step_bytes(param.name);
+  store.rank = plan.rank();
+  store.world = plan.world();
+  store.slots = config.slots;
+  store.layout_digest = plan.digest();
+  EBB_TRY(libswap::Store::check(store));
+  return store;
 }
 
 }  // namespace
@@ -37,16 +39,7 @@ Result<Prepared> prepare(const EngineConfig& config, Rank rank, Side wire) {
                  StatePlan::make(config.model, config.partition, config.tile_bytes, rank,
                                  config.chunk_bytes, config.dtypes, config.stream_above_bytes));
   EBB_TRY(check_with(config, plan.columns()));
-  EBB_TRY_ASSIGN(const std::uint64_t manifest, manifest_bytes(config, plan));
-  libswap::Store::Config store{.rank = rank,
-                               .world = plan.world(),
-                               .tile_bytes = config.tile_bytes,
-                               .block_bytes = std::min(config.tile_bytes, kBlockBytes),
-                               .slots = config.slots,
-                               .tiles = plan.tiles().size(),
-                               .manifest_bytes = manifest,
-                               .layout_digest = plan.digest()};
-  EBB_TRY(libswap::Store::check(store));
+  EBB_TRY_ASSIGN(const libswap::Store::Config store, store_of(config, plan));
   Chunks chunks(plan, config.chunk_bytes);
   const std::size_t early = early_chunks(plan, chunks, config.early_gradient_bytes);
   const bool keeps =

@@ -5,7 +5,6 @@
 #include <utility>
 
 #include "ebb/libmuon/comm/check_communicator.h"
-#include "ebb/libmuon/comm/together.h"
 #include "ebb/libmuon/step/norm.h"
 #include "ebb/libswap/sys/process.h"
 
@@ -152,7 +151,7 @@ Result<> StepRun::gradients_in_early(std::size_t piece) {
 Result<> StepRun::results_in(std::size_t chunk) {
   if (!exchange_->has_results(chunk)) return {};
   Updates* const updates = exchange_->updates();
-  EBB_TRY(together(*ranks_, "orthogonalizing", [updates] { return updates->made(); }));
+  EBB_TRY(ranks_->together("orthogonalizing", [updates] { return updates->made(); }));
   return travel_in_step("results apart", [&] { return exchange_->results_apart(chunk); });
 }
 

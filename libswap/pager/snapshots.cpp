@@ -30,8 +30,8 @@ struct Snapshots::Pending {
   std::thread thread;
 };
 
-Snapshots::Snapshots(TileCache& cache, Store& store, Ranks& ranks, Together together, Trace* trace)
-    : cache_(cache), store_(store), ranks_(ranks), together_(std::move(together)), trace_(trace) {}
+Snapshots::Snapshots(TileCache& cache, Store& store, Ranks& ranks, Trace* trace)
+    : cache_(cache), store_(store), ranks_(ranks), trace_(trace) {}
 Snapshots::~Snapshots() = default;
 
 void Snapshots::make_durable(Pending& snapshot) {
@@ -50,7 +50,7 @@ Result<> Snapshots::settle(Mode mode) {
   const TraceSpan span(trace_, ranks_.rank(), Lane::commit, "agree");
   EBB_TRY_ASSIGN(const std::int64_t room, ranks_.agree(store_.room_to_sweep() ? 1 : 0));
   if (mode == Mode::wait || room == 0)
-    EBB_TRY(together_("writing a snapshot", [this]() -> Result<> {
+    EBB_TRY(ranks_.together("writing a snapshot", [this]() -> Result<> {
       pending_->thread.join();
       return {};
     }));

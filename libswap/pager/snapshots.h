@@ -8,7 +8,6 @@
 #include <functional>
 #include <memory>
 #include <optional>
-#include <string_view>
 
 #include "ebb/libswap/pager/tile_cache.h"
 
@@ -16,11 +15,8 @@ namespace ebb::libswap {
 
 class Snapshots {
  public:
-  // Collective: long work of each rank, whose error is all ranks' error.
-  using Together =
-      std::function<Result<>(std::string_view doing, const std::function<Result<>()>& work)>;
-  // All are borrowed; `trace` may be null. `together`: how ranks wait for one another's disks.
-  Snapshots(TileCache& cache, Store& store, Ranks& ranks, Together together, Trace* trace);
+  // All are borrowed; `trace` may be null.
+  Snapshots(TileCache& cache, Store& store, Ranks& ranks, Trace* trace);
   ~Snapshots();  // what is not committed by then is not
 
   // What Store::prepare wants. Called once, on another thread, while the caller goes on.
@@ -54,7 +50,6 @@ class Snapshots {
   TileCache& cache_;
   Store& store_;
   Ranks& ranks_;
-  const Together together_;
   Trace* const trace_;
   std::unique_ptr<Pending> pending_;
   std::optional<Error> abandoned_;

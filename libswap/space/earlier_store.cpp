@@ -3,26 +3,32 @@
 #include <vector>
 
 #include "ebb/formats/registry.h"
-#include "ebb/libswap/tree/file_tree.h"
 
 namespace ebb::libswap {
 
-EarlierStore::EarlierStore(std::unique_ptr<Checkpoint> checkpoint)
-    : checkpoint_(std::move(checkpoint)), loader_(*checkpoint_) {
+Result<std::unique_ptr<EarlierStore>> EarlierStore::open(Ranks& ranks, IoBackend& backend,
+                                                         const std::vector<fs::path>& folders,
+                                                         const Buffers& buffers) {
+  EBB_TRY_ASSIGN(auto files, ScatteredStore::open(ranks, backend, folders));
+  std::unique_ptr<EarlierStore> earlier(new EarlierStore(std::move(files)));
+  const auto read = [&]() -> Result<> {
+    EBB_TRY(earlier->read());
+    if (Result<> same = earlier->compare(buffers); !same)
+      return std::move(same).error().within(folders.front().string());
+    return {};
+  };
+  EBB_TRY(earlier->run(ranks, "reading the earlier store", read));
+  return earlier;
+}
+
+Result<> EarlierStore::read() {
+  EBB_TRY_ASSIGN(checkpoint_, formats::describe(files_->tree()));
+  loader_.emplace(*checkpoint_);
   const auto& tensors = checkpoint_->catalog().tensors;
   for (std::uint32_t i = 0; i < tensors.size(); ++i)
     tensors_.emplace(
         std::pair<std::string_view, std::string_view>(tensors[i].name, tensors[i].state), i);
-}
-
-Result<std::unique_ptr<EarlierStore>> EarlierStore::open(const std::filesystem::path& folder,
-                                                         const Buffers& buffers) {
-  EBB_TRY_ASSIGN(auto tree, open_tree(folder));
-  EBB_TRY_ASSIGN(auto checkpoint, formats::describe(std::move(tree)));
-  std::unique_ptr<EarlierStore> earlier(new EarlierStore(std::move(checkpoint)));
-  if (Result<> same = earlier->compare(buffers); !same)
-    return std::move(same).error().within(folder.string());
-  return earlier;
+  return {};
 }
 
 Result<> EarlierStore::compare(const Buffers& buffers) const {
@@ -60,7 +66,7 @@ Result<> EarlierStore::fill(const Buffers::Buffer& buffer, std::span<std::byte> 
   for (const auto& [part, offset, size] : buffer.parts)
     want_range(tensors_.at({part.tensor, part.state}), part.shape, part.range,
                bytes.subspan(offset, size), wanted);
-  EBB_TRY(loader_.load(wanted));
+  EBB_TRY(loader_->load(wanted));
   return {};
 }
 

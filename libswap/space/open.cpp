@@ -3,22 +3,12 @@
 
 #include "ebb/formats/native/manifest_limits.h"
 #include "ebb/formats/native/store_files.h"
-#include "ebb/formats/registry.h"
-#include "ebb/libswap/space/earlier_store.h"
 #include "ebb/libswap/space/swap_space_impl.h"
 
 namespace ebb::libswap {
 namespace {
 
 namespace native = formats::native;
-
-constexpr std::uint64_t kBlockBytes = 256u << 10;  // of a checksum
-
-std::uint64_t manifest_bytes(native::Manifest manifest, std::uint64_t tile_bytes) {
-  const std::uint64_t blocks = formats::div_ceil(tile_bytes, kBlockBytes);
-  for (native::Tile& tile : manifest.tiles) tile.crcs.assign(blocks, 0);
-  return encode(manifest).size() + Blobs::kMostBytes;
-}
 
 bool same_places(const native::Manifest& a, const native::Manifest& b) {
   const auto same_param = [](const native::Param& x, const native::Param& y) {
@@ -40,14 +30,11 @@ Result<> SwapSpace::Impl::plan() {
   EBB_TRY(native::check_tiles(buffers.tiles(), config.tile_bytes));
   const native::Manifest content = buffers.manifest();
   EBB_TRY(native::check_limits(content));
-  store_config = {.rank = ranks.rank(),
-                  .world = ranks.world(),
-                  .tile_bytes = config.tile_bytes,
-                  .block_bytes = std::min(config.tile_bytes, kBlockBytes),
-                  .slots = config.slots,
-                  .tiles = buffers.tiles(),
-                  .manifest_bytes = manifest_bytes(content, config.tile_bytes),
-                  .layout_digest = buffers.digest()};
+  store_config = Store::config_for(content, config.tile_bytes);
+  store_config.rank = ranks.rank();
+  store_config.world = ranks.world();
+  store_config.slots = config.slots;
+  store_config.layout_digest = buffers.digest();
   EBB_TRY(Store::check(store_config));
   frames = std::min(config.budget_bytes / config.tile_bytes, Residency::most_frames(buffers));
   const std::uint64_t least = Residency::least_frames(buffers);
@@ -63,7 +50,7 @@ Result<> SwapSpace::Impl::plan() {
 std::vector<Setting> SwapSpace::Impl::settings() const {
   std::vector<Setting> settings = buffers.settings();
   settings.push_back({"the number of slots", std::to_string(config.slots)});
-  const auto current = directory.current();
+  const auto current = home.directory().current();
   settings.push_back({"the store to resume", current ? native::to_string(current->uuid) : "none"});
   return settings;
 }
@@ -79,120 +66,87 @@ Result<> SwapSpace::open(const InitialContent& initial) {
     self.close();
     return attached;
   }
-  self.origin += self.directory.passed_over();
+  self.home.add_to_origin(self.home.directory().passed_over());
   self.leases.resize(self.buffers.all().size());
   self.open = true;
   return {};
 }
 
 void SwapSpace::Impl::close() {
-  snapshots.reset();
   residency.reset();
   device_room.reset();
-  cache.reset();
-  store.reset();
+  home.close();
 }
 
 Result<> SwapSpace::Impl::attach(const InitialContent& initial) {
-  const auto current = directory.current();
-  const bool fits =
-      current && current->world == ranks.world() && current->tile_bytes == config.tile_bytes &&
-      current->layout_digest == store_config.layout_digest &&
-      io.backend().exists(current->path / native::rank_directory(ranks.rank(), ranks.world()));
-  EBB_TRY_ASSIGN(const std::int64_t all_fit, ranks.agree(fits ? 1 : 0));
-  if (all_fit == 1) {
+  const auto current = home.directory().current();
+  EBB_TRY_ASSIGN(const bool fits, home.fits());
+  if (fits) {
     EBB_TRY_ASSIGN(const bool resumed, resume(*current));
     if (resumed) return {};
   }
   std::unique_ptr<EarlierStore> earlier;
+  std::string left_behind;
   if (current) {
-    auto opened = EarlierStore::open(current->path, buffers);
-    EBB_TRY(agree_all(ranks, opened ? Result<>() : opened.error(), "reading the earlier store"));
-    earlier = std::move(*opened);
+    EBB_TRY_ASSIGN(
+        earlier, EarlierStore::open(ranks, io.backend(), home.directory().folders_of(current->uuid),
+                                    buffers));
     step = earlier->step();
-    if (const std::string left = blobs.take(earlier->catalog()); !left.empty()) notes = "; " + left;
+    left_behind = home.blobs().take(earlier->catalog());
   }
-  const InitialContent content =
-      earlier ? [&](BufferId buffer,
-                    std::span<std::byte>
-                        bytes) { return earlier->fill(buffers.all()[index_of(buffer)], bytes); }
-              : initial;
-  EBB_TRY_ASSIGN(const auto fresh, directory.fresh(ranks));
-  if (Result<> made = make(fresh, current ? current->uuid : Uuid{}, content); !made) {
-    const Result<> holds_none = store ? store->holds_none() : Result<>();
-    close();
-    // The first failure is the news.
-    static_cast<void>(directory.discard(ranks, fresh.uuid, holds_none).has_value());
-    return made;
-  }
-  EBB_TRY(directory.adopt(ranks));
-  origin = earlier ? compose("transferred the store of {} ranks at step {}{}", current->world, step,
-                             notes)
-                   : compose("created at step {}", step);
+  EBB_TRY(home.begin_anew([&] { return fill_and_commit(earlier.get(), initial); }));
+  home.set_origin(
+      earlier ? compose("transferred the store of {} ranks", current->world) : "created", step);
+  if (!left_behind.empty()) home.add_to_origin("; " + left_behind);
   return {};
 }
 
 Result<bool> SwapSpace::Impl::resume(const SwapDirectory::Entry& current) {
-  store_path = current.path;
-  auto opened = Store::open(io, current.path, ranks.rank(), ranks.world());
-  EBB_TRY(agree_all(ranks, opened ? Result<>() : opened.error(), "opening its store"));
-  store = std::move(*opened);
-  EBB_TRY_ASSIGN(const auto manifest, store->recover(ranks));
-  if (!manifest)
-    return Error{Code::incomplete, current.path.string() + ": no generation was committed"};
-  EBB_TRY_ASSIGN(const std::int64_t all_same,
-                 ranks.agree(same_places(*manifest, buffers.manifest()) ? 1 : 0));
-  if (all_same == 0) {
-    store.reset();
-    return false;
-  }
-  EBB_TRY(agree_all(ranks, make_room(), "making room for its state"));
+  const native::Manifest wanted = buffers.manifest();
+  EBB_TRY_ASSIGN(const auto manifest, home.open(current, [&](const auto& stored) {
+    return same_places(stored, wanted);
+  }));
+  if (!manifest) return false;
+  const auto take_over = [&]() -> Result<> {
+    EBB_TRY(make_room());
+    return home.take_over(*manifest);
+  };
+  EBB_TRY(agree_all(ranks, take_over(), "making room for its state"));
   step = manifest->step;
-  blobs.take(manifest->blobs);
-  const auto passed_over = store->passed_over();
-  origin = compose("resumed the store at step {}{}", step,
-                   passed_over ? " (" + *passed_over + ")" : std::string());
+  if (const auto passed_over = home.store()->passed_over()) home.note(*passed_over);
+  home.set_origin("resumed the store", step);
   return true;
 }
 
 Result<> SwapSpace::Impl::make_room() {
   EBB_TRY_ASSIGN(pool, Pool::start(config.threads));
   const Homes homes{std::vector<Tier>(buffers.tiles(), Tier::nvme), frames};
-  EBB_TRY_ASSIGN(cache, TileCache::open(io, *store, *pool, homes, nullptr, config.trace));
-  residency.emplace(buffers, *cache, *pool, config.tile_bytes, frames);
+  EBB_TRY(home.open_cache(*pool, homes, nullptr));
+  residency.emplace(buffers, home.cache(), *pool, config.tile_bytes, frames);
   if (config.device != nullptr) {
     EBB_TRY_ASSIGN(device_room, DeviceRoom::make(*config.device, config.device_bytes));
   }
-  const auto together = [this](std::string_view doing, const std::function<Result<>()>& work) {
-    return agree_all(ranks, work(), doing);
-  };
-  snapshots.emplace(*cache, *store, ranks, together, config.trace);
   return {};
 }
 
-Result<> SwapSpace::Impl::make(const SwapDirectory::Entry& fresh, const Uuid& parent,
-                               const InitialContent& content) {
-  EBB_TRY(directory.check_space(ranks, Store::disk_bytes(store_config)));
-  Store::Config wanted = store_config;
-  wanted.directory = fresh.path;
-  wanted.uuid = fresh.uuid;
-  wanted.parent = parent;
-  store_path = fresh.path;
-  auto created = Store::create(io, wanted);
-  EBB_TRY(agree_all(ranks, created ? Result<>() : created.error(), "making its store"));
-  store = std::move(*created);
-  EBB_TRY(store->recover(ranks));
+// What the trainer fills is filled on its thread.
+Result<> SwapSpace::Impl::fill_and_commit(EarlierStore* earlier, const InitialContent& initial) {
   EBB_TRY(agree_all(ranks, make_room(), "making room for its state"));
-  EBB_TRY(agree_all(ranks, fill(content), "filling its store"));
-  EBB_TRY_ASSIGN(const bool begun, snapshots->begin(step, manifest()));
+  const auto from_earlier = [&](BufferId buffer, std::span<std::byte> bytes) {
+    return earlier->fill(buffers.all()[index_of(buffer)], bytes);
+  };
+  constexpr std::string_view kFilling = "filling its store";
+  EBB_TRY(earlier != nullptr ? earlier->run(ranks, kFilling, [&] { return fill(from_earlier); })
+                             : agree_all(ranks, fill(initial), kFilling));
+  EBB_TRY_ASSIGN(const bool begun, home.begin_snapshot(step, manifest()));
   EBB_CHECK(begun);
-  EBB_TRY(snapshots->wait());
+  EBB_TRY(home.wait_snapshot());
   return {};
 }
 
 // Of the present; made on any thread.
 Snapshots::MakeManifest SwapSpace::Impl::manifest() const {
-  return [this, kept = blobs.all()]() mutable {
+  return [this, kept = home.blobs().all()]() mutable {
     native::Manifest manifest = buffers.manifest();
     manifest.blobs = std::move(kept);
     return manifest;
@@ -210,7 +164,7 @@ Result<> SwapSpace::Impl::fill(const InitialContent& content) {
     residency->filled(i, step);
     residency->advance();
   }
-  return cache->settle();
+  return home.cache().settle();
 }
 
 }  // namespace ebb::libswap

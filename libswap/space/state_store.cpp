@@ -83,7 +83,7 @@ Result<> StateStore::Impl::open(const StateStoreConfig& config, const Visitor& i
     return {};
   };
   EBB_TRY(agree_all(*ranks, begin(), "starting its I/O"));
-  EBB_TRY_ASSIGN(directory, SwapDirectory::open(*io, config.directory, *ranks));
+  EBB_TRY_ASSIGN(directory, SwapDirectory::open(*io, config.directory, *ranks, config.sources));
   space = std::make_unique<SwapSpace>(*io, *directory, *ranks,
                                       SwapSpaceConfig{.budget_bytes = config.budget_bytes,
                                                       .tile_bytes = config.tile_bytes,

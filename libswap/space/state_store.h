@@ -38,13 +38,15 @@ struct StoredTensor {
 };
 
 struct StateStoreConfig {
-  std::filesystem::path directory;          // made if absent; may be shared by the ranks
+  std::filesystem::path directory;          // made if absent; one for all ranks, or one each
   std::uint64_t budget_bytes = 256u << 20;  // of state in memory, this rank
   std::uint64_t tile_bytes = 1u << 20;
   std::uint32_t threads = 1;  // beside the caller's: none
   Ranks* ranks = nullptr;     // borrowed; null: this process is alone
   // How tensors are cut over the ranks, so that each element is kept once.
   Layout::Spec partition = {};
+  // Directories of a run of another number of ranks, of which this rank may reach any part.
+  std::vector<std::filesystem::path> sources = {};
 };
 
 class StateStore {
@@ -75,8 +77,9 @@ class StateStore {
   };
   using Visitor = std::function<Result<>(const Visit& visit)>;
 
-  // [C] Resumes what lies in the directory, also where it was made by another number of ranks
-  // (which must share it); or makes a store, whose zeros `initial` changes.
+  // [C] Resumes what lies in the directory, also where it was made by another number of ranks, its
+  // parts in their directories (Ranks that pass bytes bring them to whom they do not reach); or
+  // makes a store, whose zeros `initial` changes.
   static Result<std::unique_ptr<StateStore>> open(const StateStoreConfig& config,
                                                   std::vector<StoredTensor> tensors,
                                                   const Visitor& initial);

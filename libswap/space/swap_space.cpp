@@ -48,18 +48,20 @@ Result<BufferId> SwapSpace::register_buffer(std::vector<BufferPart> parts) {
 }
 
 std::uint64_t SwapSpace::step() const { return impl_->step; }
-const std::string& SwapSpace::origin() const { return impl_->origin; }
+const std::string& SwapSpace::origin() const { return impl_->home.origin(); }
 Result<> SwapSpace::set_blob(std::string key, ByteVector bytes) {
   EBB_TRY(impl_->usable());
-  return impl_->blobs.set(std::move(key), std::move(bytes));
+  return impl_->home.blobs().set(std::move(key), std::move(bytes));
 }
-const ByteVector* SwapSpace::blob(std::string_view key) const { return impl_->blobs.find(key); }
-const std::filesystem::path& SwapSpace::store_directory() const { return impl_->store_path; }
+const ByteVector* SwapSpace::blob(std::string_view key) const {
+  return impl_->home.blobs().find(key);
+}
+const std::filesystem::path& SwapSpace::store_directory() const { return impl_->home.path(); }
 
 Result<> SwapSpace::Impl::usable() const {
   EBB_TRY(process.check());
   if (!open) return Error{Code::state, "the space is not open", "call open() first"};
-  return cache->failure();
+  return home.cache().failure();
 }
 
 Result<const Buffers::Buffer*> SwapSpace::Impl::find(BufferId buffer) const {
@@ -179,12 +181,12 @@ Result<> SwapSpace::release(Lease& lease, Release how, const Event& done) {
   impl_->pool->help_until(done);
   if (how == Release::clean) {
     drop(lease);
-    return impl_->cache->failure();
+    return impl_->home.cache().failure();
   }
   if (lease.access_ == Access::read)
     return Error{Code::usage, compose("{} was acquired to be read: it cannot be released dirty",
                                       impl_->buffers.all()[index_of(lease.buffer_)].name)};
-  EBB_TRY(impl_->cache->failure());
+  EBB_TRY(impl_->home.cache().failure());
   if (!lease.bytes_.empty()) {
     if (lease.memory_.device != nullptr)
       impl_->pool->help_until(libswap::copy(lease.memory_, buffer_of(lease.bytes_), {}));
@@ -221,13 +223,13 @@ Result<> SwapSpace::flush() {
 }
 
 void SwapSpace::go_on() {
-  if (impl_->process.here() && impl_->cache) impl_->cache->go_on();
+  if (impl_->process.here() && impl_->open) impl_->home.cache().go_on();
 }
 
 Result<bool> SwapSpace::snapshot(std::uint64_t step) {
   Impl& self = *impl_;
   EBB_TRY(self.process.check());
-  EBB_TRY(agree_all(self.ranks, self.open ? self.cache->settle() : self.usable(),
+  EBB_TRY(agree_all(self.ranks, self.open ? self.home.cache().settle() : self.usable(),
                     "beginning a snapshot"));
   EBB_TRY(same_everywhere(
       self.ranks, std::vector<Setting>{{"the step of the snapshot", std::to_string(step)}}));
@@ -238,34 +240,34 @@ Result<bool> SwapSpace::snapshot(std::uint64_t step) {
                          "released since is newer",
                          step, self.step),
                  "count every step once"};
-  EBB_TRY_ASSIGN(const bool begun, self.snapshots->begin(step, self.manifest()));
+  EBB_TRY_ASSIGN(const bool begun, self.home.begin_snapshot(step, self.manifest()));
   if (!begun) return false;
   self.step = step;
   self.changed = false;
-  EBB_TRY(self.snapshots->settle(Snapshots::Mode::poll));  // two slots: waits for the commit
+  EBB_TRY(self.home.settle(Snapshots::Mode::poll));  // two slots: waits for the commit
   return true;
 }
 
 Result<> SwapSpace::poll_snapshot() {
   EBB_TRY(impl_->process.check());
   if (!impl_->open) return impl_->usable();
-  return impl_->snapshots->settle(Snapshots::Mode::poll);
+  return impl_->home.settle(Snapshots::Mode::poll);
 }
 
 Result<std::uint64_t> SwapSpace::wait_snapshot() {
   EBB_TRY(impl_->process.check());
   if (!impl_->open) return impl_->usable().error();
-  return impl_->snapshots->wait();
+  return impl_->home.wait_snapshot();
 }
 
 SwapSpaceStats SwapSpace::stats() const {
   SwapSpaceStats stats;
   if (!impl_->open || !impl_->process.here()) return stats;
-  stats.pager = impl_->cache->stats();
+  stats.pager = impl_->home.cache().stats();
   stats.acquires = impl_->acquires;
   stats.stalls = impl_->residency->stalls();
   stats.copied_bytes = impl_->residency->copied_bytes();
-  stats.snapshots_put_off = impl_->snapshots->put_off();
+  stats.snapshots_put_off = impl_->home.counted().snapshots_put_off;
   return stats;
 }
 

@@ -4,21 +4,23 @@
 //   buffers.cpp       what lies in which tile      device_room.cpp  pieces of a device's memory
 #pragma once
 
-#include <filesystem>
 #include <optional>
 
-#include "ebb/libswap/pager/snapshots.h"
 #include "ebb/libswap/space/device_room.h"
+#include "ebb/libswap/space/earlier_store.h"
 #include "ebb/libswap/space/residency.h"
 #include "ebb/libswap/space/swap_space.h"
-#include "ebb/libswap/store/blobs.h"
+#include "ebb/libswap/state/state_home.h"
 #include "ebb/libswap/sys/home_process.h"
 
 namespace ebb::libswap {
 
 struct SwapSpace::Impl {
   Impl(IoQueue& queue, SwapDirectory& swap, Ranks& world, const SwapSpaceConfig& given)
-      : io(queue), directory(swap), ranks(world), config(given) {}
+      : io(queue),
+        ranks(world),
+        config(given),
+        home(queue, world, swap, store_config, given.trace) {}
 
   // open.cpp
   Result<> plan();
@@ -26,8 +28,8 @@ struct SwapSpace::Impl {
   Result<> attach(const InitialContent& initial);
   // False: some rank's part of it lies in other places.
   Result<bool> resume(const SwapDirectory::Entry& current);
-  Result<> make(const SwapDirectory::Entry& fresh, const Uuid& parent,
-                const InitialContent& content);
+  // Its content is the earlier store's, if there is one.
+  Result<> fill_and_commit(EarlierStore* earlier, const InitialContent& initial);
   Result<> make_room();
   Result<> fill(const InitialContent& content);
   Snapshots::MakeManifest manifest() const;
@@ -52,24 +54,17 @@ struct SwapSpace::Impl {
 
   const HomeProcess process{"swap space"};
   IoQueue& io;
-  SwapDirectory& directory;
   Ranks& ranks;
   SwapSpaceConfig config;
   Buffers buffers;
-  Blobs blobs;
   Store::Config store_config;  // without directory and uuids
   std::uint64_t frames = 0;
   bool open = false;
 
   std::unique_ptr<Pool> pool;
-  std::unique_ptr<Store> store;
-  std::unique_ptr<TileCache> cache;
+  StateHome home;
   std::optional<Residency> residency;
   std::optional<DeviceRoom> device_room;
-  std::optional<Snapshots> snapshots;
-  std::filesystem::path store_path;
-  std::string origin;
-  std::string notes;           // on what was transferred, for `origin`
   std::vector<Leases> leases;  // by buffer
   std::uint64_t step = 0;      // of the last cut; what is released from then on is at the next one
   bool changed = false;        // since then

@@ -14,6 +14,17 @@ std::size_t words_of(std::int64_t bytes) {
 
 }  // namespace
 
+Result<> Ranks::together(std::string_view doing, const std::function<Result<>()>& work) {
+  return agree_all(*this, work(), doing);
+}
+
+Result<> Ranks::together_reading(std::string_view /*doing*/, const FilesApart& files,
+                                 const std::function<Result<>(const ReadThere& there)>& /*work*/) {
+  return Error{Code::unsupported, files.who + ", and these ranks pass no bytes to each other",
+               "name directories that every rank reaches, or give ranks that pass bytes: those of "
+               "ebb/libmuon/comm/communicator.h do"};
+}
+
 // By sums to which one rank alone adds something.
 Result<std::vector<formats::ByteVector>> gather(Ranks& ranks, formats::ByteView mine) {
   const std::size_t me = index_of(ranks.rank());

@@ -3,8 +3,10 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <limits>
 #include <span>
+#include <string>
 #include <string_view>
 #include <vector>
 
@@ -21,12 +23,30 @@ class Agreement {
   virtual Result<std::int64_t> agree(std::int64_t mine) = 0;
 };
 
+// Files of which each rank reaches some; they have the same numbers on all ranks.
+struct FilesApart {
+  // Reads bytes of one that this rank reaches.
+  std::function<Result<>(std::uint32_t file, std::uint64_t offset, std::span<std::byte> into)> read;
+  std::string who;  // for people: "FILE: 1 of 2 ranks reach it"
+};
+// Reads bytes of one that `holder` reaches, and waits until they are here. Any thread.
+using ReadThere = std::function<Result<>(Rank holder, std::uint32_t file, std::uint64_t offset,
+                                         std::span<std::byte> into)>;
+
 class Ranks : public Agreement {
  public:
   virtual Rank rank() const = 0;
   virtual std::uint32_t world() const = 0;
   // Element-wise exact sum over all ranks, the same on every rank; order-free. Collective.
   virtual Result<> sum(std::span<std::int64_t> numbers) = 0;
+  // Runs `work` on every rank, for as long as it takes, and answers as agree_all() does. `work`
+  // must not call the ranks; where these would take a silent rank for dead it is on a thread of its
+  // own. Collective.
+  virtual Result<> together(std::string_view doing, const std::function<Result<>()>& work);
+  // The same, where `work` may read what other ranks reach; their reads of this rank's files come
+  // from the calling thread. Code::unsupported, on every rank: these pass no bytes. Collective.
+  virtual Result<> together_reading(std::string_view doing, const FilesApart& files,
+                                    const std::function<Result<>(const ReadThere& there)>& work);
 };
 
 // A world of one rank.

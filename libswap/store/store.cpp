@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "ebb/libswap/store/blobs.h"
 #include "ebb/libswap/store/first_said.h"
 #include "ebb/libswap/store/rank_files.h"
 #include "ebb/libswap/store/recovery.h"
@@ -84,6 +85,16 @@ struct Store::Impl {
 
 Store::Store(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
 Store::~Store() = default;
+
+Store::Config Store::config_for(Manifest content, std::uint64_t tile_bytes) {
+  Config config;
+  config.tile_bytes = tile_bytes;
+  config.tiles = content.tiles.size();
+  for (auto& tile : content.tiles)
+    tile.crcs.assign(formats::div_ceil(tile_bytes, config.block_bytes), 0);
+  config.manifest_bytes = encode(content).size() + Blobs::kMostBytes;
+  return config;
+}
 
 std::uint64_t Store::disk_bytes(const Config& config) {
   const Superblock superblock = superblock_of(config);

@@ -37,6 +37,8 @@ class Store {
     std::uint64_t manifest_bytes = 0;  // worst case of encode(Manifest), rounded up
     std::uint64_t layout_digest = 0;
   };
+  // What of it follows from the tiles' content; manifests have room for all blobs there may be.
+  static Config config_for(Manifest content, std::uint64_t tile_bytes);
   struct Place {
     FileId file{};
     std::uint64_t offset = 0;

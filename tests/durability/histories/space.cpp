@@ -36,6 +36,7 @@ struct Model {
 
 struct SpaceStart {
   std::uint32_t ranks = 1;
+  Disks disks;
   std::vector<std::vector<FlatRange>> parts;  // by rank, by tensor
   libswap::SwapSpaceConfig config;
   bool fails = false, sync_fails = false;
@@ -43,9 +44,10 @@ struct SpaceStart {
 };
 
 // Cut anywhere: some ranks may have nothing of a tensor.
-SpaceStart draw_start(Draws& draws, const Model& model) {
+SpaceStart draw_start(Draws& draws, const Model& model, const fs::path& base) {
   SpaceStart start;
   start.ranks = static_cast<std::uint32_t>(draws.between(1, 3));
+  start.disks = draw_disks(draws, start.ranks, base);
   start.parts.resize(start.ranks);
   for (const std::uint64_t size : model.sizes) {
     std::vector<std::uint64_t> cuts = {0, size};
@@ -296,19 +298,20 @@ class SpaceRank {
   bool lost_ = false;
 };
 
-std::string run_start(Model& model, const SpaceStart& start, const fs::path& directory,
-                      Tally& tally) {
+std::string run_start(Model& model, const SpaceStart& start, Tally& tally) {
   std::mutex mutex;
   Machines machines([] { return disk(); }, start.ranks);
-  const auto answers =
-      machines.run([&](libmuon::Communicator& ranks, libswap::IoQueue& io) -> Result<> {
-        EBB_TRY_ASSIGN(const auto swap, libswap::SwapDirectory::open(io, directory, ranks));
-        SwapSpace space(io, *swap, ranks, start.config);
-        auto& faults = machines.faults(index_of(ranks.rank()));
-        EBB_TRY(SpaceRank(model, mutex, start, ranks, space, faults, tally).run());
-        faults.clear();
-        return {};
-      });
+  const auto answers = machines.run([&](libmuon::Communicator& ranks,
+                                        libswap::IoQueue& io) -> Result<> {
+    const std::size_t rank = index_of(ranks.rank());
+    EBB_TRY_ASSIGN(const auto swap, libswap::SwapDirectory::open(io, start.disks.directories[rank],
+                                                                 ranks, start.disks.sources[rank]));
+    SwapSpace space(io, *swap, ranks, start.config);
+    auto& faults = machines.faults(static_cast<std::uint32_t>(rank));
+    EBB_TRY(SpaceRank(model, mutex, start, ranks, space, faults, tally).run());
+    faults.clear();
+    return {};
+  });
   ++tally.starts;
   for (std::size_t rank = 0; rank < answers.size(); ++rank)
     if (!answers[rank] && answers[rank].error().code != Code::peer)
@@ -318,7 +321,36 @@ std::string run_start(Model& model, const SpaceStart& start, const fs::path& dir
   return {};
 }
 
+constexpr std::uint32_t kDisks = 3;
+
+fs::path disk_in(const fs::path& base, std::uint64_t number) {
+  return base / compose("disk-{}", number);
+}
+
 }  // namespace
+
+Disks draw_disks(Draws& draws, std::uint32_t ranks, const fs::path& base) {
+  Disks disks;
+  disks.sources.resize(ranks);
+  const std::uint64_t first = draws.below(kDisks), step = draws.below(2);
+  for (std::uint32_t rank = 0; rank < ranks; ++rank)
+    disks.directories.push_back(disk_in(base, (first + step * rank) % kDisks));
+  for (std::uint32_t number = 0; number < kDisks; ++number) {
+    const std::uint64_t surely = draws.below(ranks);
+    for (std::uint32_t rank = 0; rank < ranks; ++rank)
+      if (draws.below(3) == 0 || rank == surely)
+        disks.sources[rank].push_back(disk_in(base, number));
+  }
+  return disks;
+}
+
+void clear_other_disks(const Disks& disks, const fs::path& base) {
+  std::error_code ignored;
+  for (std::uint32_t number = 0; number < kDisks; ++number)
+    if (const fs::path disk = disk_in(base, number);
+        std::ranges::find(disks.directories, disk) == disks.directories.end())
+      fs::remove_all(disk, ignored);
+}
 
 Verdict run_space_history(std::uint64_t seed, const fs::path& directory) {
   const fs::path own = directory / compose("space-history-{}", seed);
@@ -336,8 +368,11 @@ Verdict run_space_history(std::uint64_t seed, const fs::path& directory) {
   }
   Verdict verdict;
   verdict.tally.histories = 1;
-  for (std::uint64_t left = draws.between(2, 5); left > 0 && verdict.wrong.empty(); --left)
-    verdict.wrong = run_start(model, draw_start(draws, model), own / "swap", verdict.tally);
+  for (std::uint64_t left = draws.between(2, 5); left > 0 && verdict.wrong.empty(); --left) {
+    const SpaceStart start = draw_start(draws, model, own);
+    verdict.wrong = run_start(model, start, verdict.tally);
+    clear_other_disks(start.disks, own);
+  }
   fs::remove_all(own, ignored);
   return verdict;
 }

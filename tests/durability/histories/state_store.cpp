@@ -33,14 +33,15 @@ struct Job {
 
 struct StoreStart {
   std::uint32_t ranks = 1;
+  Disks disks;
   libswap::StateStoreConfig config;
   std::uint64_t steps = 0, seed = 0;
 };
 
-StoreStart draw_start(Draws& draws, const Job& job, const fs::path& directory) {
+StoreStart draw_start(Draws& draws, const Job& job, const fs::path& base) {
   StoreStart start;
   start.ranks = static_cast<std::uint32_t>(draws.between(1, 3));
-  start.config.directory = directory;
+  start.disks = draw_disks(draws, start.ranks, base);
   start.config.tile_bytes = draws.of<std::uint64_t>({4096, 8192, 65536});
   start.config.budget_bytes = draws.between(24, 60) * start.config.tile_bytes;
   start.config.threads = static_cast<std::uint32_t>(draws.between(1, 2));
@@ -70,6 +71,8 @@ class StoreRank {
   Result<> run() {
     libswap::StateStoreConfig config = start_.config;
     config.ranks = &ranks_;
+    config.directory = start_.disks.directories[index_of(ranks_.rank())];
+    config.sources = start_.disks.sources[index_of(ranks_.rank())];
     EBB_TRY_ASSIGN(store_, StateStore::open(config, job_.tensors, [](const auto& visit) {
                      return each(visit, [&](std::uint64_t element, std::uint32_t&) {
                        return initial_of(visit.tensor(), element);
@@ -192,8 +195,11 @@ Verdict run_state_store_history(std::uint64_t seed, const fs::path& directory) {
                            .states = {{"a", DType::i32}, {"b", DType::i32}}});
   Verdict verdict;
   verdict.tally.histories = 1;
-  for (std::uint64_t left = draws.between(2, 4); left > 0 && verdict.wrong.empty(); --left)
-    verdict.wrong = run_start(job, draw_start(draws, job, own / "swap"), verdict.tally);
+  for (std::uint64_t left = draws.between(2, 4); left > 0 && verdict.wrong.empty(); --left) {
+    const StoreStart start = draw_start(draws, job, own);
+    verdict.wrong = run_start(job, start, verdict.tally);
+    clear_other_disks(start.disks, own);
+  }
   fs::remove_all(own, ignored);
   return verdict;
 }

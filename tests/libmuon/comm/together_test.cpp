@@ -4,7 +4,6 @@
 #include <optional>
 #include <thread>
 
-#include "ebb/libmuon/comm/together.h"
 #include "tests/libmuon/comm/kinds.h"
 #include "tests/support/no_threads.h"
 
@@ -28,7 +27,7 @@ TYPED_TEST(Together, WorkThatTakesManyTimesTheLimitIsNoSilence) {
           if (index_of(comm.rank()) == 1) std::this_thread::sleep_for(kLimit * 3);
           return {};
         };
-        EXPECT_TRUE(together(comm, "sleeping", work));
+        EXPECT_TRUE(comm.together("sleeping", work));
         EXPECT_GE(std::chrono::steady_clock::now() - begin, kLimit * 2);
         EXPECT_TRUE(comm.agree(0));
       },
@@ -41,7 +40,7 @@ TYPED_TEST(Together, WhatFailsOnOneRankFailsOnAllWithTheReasonOnThatOne) {
         3,
         [](Communicator& comm) {
           const bool mine = index_of(comm.rank()) == 2;
-          const auto failed = together(comm, "reading", [&]() -> Result<> {
+          const auto failed = comm.together("reading", [&]() -> Result<> {
             if (mine) return Error{Code::io, "a bad block"};
             return {};
           });
@@ -58,7 +57,7 @@ TYPED_TEST(Together, ARankThatDiesMeanwhileIsNotWaitedFor) {
       2,
       [](Communicator& comm) {
         if (index_of(comm.rank()) == 1) return;
-        const auto alone = together(comm, "sleeping", []() -> Result<> { return {}; });
+        const auto alone = comm.together("sleeping", []() -> Result<> { return {}; });
         ASSERT_FALSE(alone);
         EXPECT_EQ(alone.error().code, Code::peer);
         EXPECT_EQ(alone.error().message, "rank 1 gave up");
@@ -71,7 +70,7 @@ TEST(TogetherOfProcesses, ARankThatCannotStartAThreadSaysSoAndTheOthersHearIt) {
     const bool mine = index_of(comm.rank()) == 1;
     std::optional<test::NoThreads> none;
     if (mine) none.emplace();
-    const auto refused = together(comm, "sleeping", []() -> Result<> { return {}; });
+    const auto refused = comm.together("sleeping", []() -> Result<> { return {}; });
     ASSERT_FALSE(refused);
     EXPECT_EQ(refused.error().code, mine ? Code::no_memory : Code::peer);
   });

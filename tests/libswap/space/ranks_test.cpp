@@ -1,5 +1,5 @@
 // Several ranks, on a real disk: what they must agree on, what the tools read of their store, and
-// how another number of ranks takes it over.
+// how another number of ranks takes it over, wherever its parts lie.
 #include <thread>
 
 #include "ebb/formats/registry.h"
@@ -10,6 +10,8 @@
 
 namespace ebb::libswap::space_tests {
 namespace {
+
+using std::string_literals::operator""s;
 
 // Whole tensors, as they are cut over the ranks.
 struct Tensor {
@@ -31,22 +33,80 @@ FlatRange share(std::uint64_t elems, std::uint32_t rank, std::uint32_t world) {
   return {first, elems * (rank + 1) / world - first};
 }
 
-// Runs `body` as each rank of a world, in one swap directory.
-void as_ranks(std::uint32_t world, const std::filesystem::path& folder, std::uint64_t tile_bytes,
-              const std::function<void(SwapSpace&, Ranks&)>& body) {
+// Where a rank pages, and which directories of an earlier run it reaches.
+struct Place {
+  std::filesystem::path directory;
+  std::vector<std::filesystem::path> sources = {};
+};
+
+// Ranks of a trainer's own: they agree and sum, and no more.
+class OwnRanks : public Ranks {
+ public:
+  explicit OwnRanks(Ranks& below) : below_(below) {}
+  Rank rank() const override { return below_.rank(); }
+  std::uint32_t world() const override { return below_.world(); }
+  Result<std::int64_t> agree(std::int64_t mine) override { return below_.agree(mine); }
+  Result<> sum(std::span<std::int64_t> numbers) override { return below_.sum(numbers); }
+
+ protected:
+  Ranks& below_;
+};
+// They pass bytes, too, but rank 1 reads none for the others in what it does second, or first.
+class FailingRanks : public OwnRanks {
+ public:
+  FailingRanks(Ranks& below, int well) : OwnRanks(below), well_(well) {}
+  Result<> together_reading(std::string_view doing, const FilesApart& files,
+                            const std::function<Result<>(const ReadThere& there)>& work) override {
+    FilesApart mine = files;
+    if (rank() == Rank{1} && well_-- == 0)
+      mine.read = [](std::uint32_t, std::uint64_t, std::span<std::byte>) -> Result<> {
+        return Error{Code::io, "the disk is gone"};
+      };
+    return below_.together_reading(doing, mine, work);
+  }
+
+ private:
+  int well_;
+};
+using Wrap = std::function<std::unique_ptr<Ranks>(Ranks& below)>;
+std::unique_ptr<Ranks> own(Ranks& below) { return std::make_unique<OwnRanks>(below); }
+Wrap failing(int well) {
+  return [=](Ranks& below) { return std::make_unique<FailingRanks>(below, well); };
+}
+
+// Runs `body` as each rank of a world; what each answered.
+std::vector<Result<>> at_places(const std::vector<Place>& places, std::uint64_t tile_bytes,
+                                const std::function<Result<>(SwapSpace&, Ranks&)>& body,
+                                const Wrap& wrap = {}) {
   auto io =
       std::move(*IoQueue::start(std::move(open_backend(BackendChoice::automatic)->backend), {}));
-  auto directory = SwapDirectory::open(*io, folder);
-  ASSERT_TRUE(ok(directory));
-  const auto ranks = libmuon::make_thread_ranks(world);
+  const auto below = libmuon::make_thread_ranks(static_cast<std::uint32_t>(places.size()));
+  std::vector<Result<>> answers(places.size());
+  const auto run = [&](std::size_t rank) -> Result<> {
+    const auto wrapped = wrap ? wrap(*below[rank]) : nullptr;
+    Ranks& ranks = wrapped ? *wrapped : *below[rank];
+    const auto& [path, sources] = places[rank];
+    EBB_TRY_ASSIGN(const auto directory, SwapDirectory::open(*io, path, ranks, sources));
+    SwapSpace space(*io, *directory, ranks,
+                    {.budget_bytes = 12 * tile_bytes, .tile_bytes = tile_bytes});
+    return body(space, ranks);
+  };
   std::vector<std::thread> threads;
-  for (std::uint32_t rank = 0; rank < world; ++rank)
-    threads.emplace_back([&, rank] {
-      SwapSpace space(*io, **directory, *ranks[rank],
-                      {.budget_bytes = 12 * tile_bytes, .tile_bytes = tile_bytes});
-      body(space, *ranks[rank]);
-    });
+  for (std::size_t rank = 0; rank < places.size(); ++rank)
+    threads.emplace_back([&, rank] { answers[rank] = run(rank); });
   for (std::thread& thread : threads) thread.join();
+  return answers;
+}
+
+// In one swap directory.
+void as_ranks(std::uint32_t world, const std::filesystem::path& folder, std::uint64_t tile_bytes,
+              const std::function<void(SwapSpace&, Ranks&)>& body) {
+  const auto answers = at_places(std::vector<Place>(world, Place{folder}), tile_bytes,
+                                 [&](SwapSpace& space, Ranks& ranks) {
+                                   body(space, ranks);
+                                   return Result<>();
+                                 });
+  for (const auto& answer : answers) EXPECT_TRUE(ok(answer));
 }
 
 void register_all(SwapSpace& space, const Ranks& ranks) {
@@ -83,16 +143,34 @@ void expect_all(SwapSpace& space, const Ranks& ranks, std::uint64_t step) {
 
 const SwapSpace::InitialContent kZeros = [](BufferId, std::span<std::byte>) { return Result<>(); };
 
-void train(const std::filesystem::path& folder, std::uint32_t world, std::uint64_t steps) {
-  as_ranks(world, folder, kTile, [&](SwapSpace& space, Ranks& ranks) {
+void train(const std::vector<Place>& places, std::uint64_t steps) {
+  const auto answers = at_places(places, kTile, [&](SwapSpace& space, Ranks& ranks) -> Result<> {
     register_all(space, ranks);
-    ASSERT_TRUE(ok(space.open(kZeros)));
+    EBB_TRY(space.open(kZeros));
     for (std::uint64_t step = 1; step <= steps; ++step) {
       fill_all(space, ranks, step);
-      ASSERT_TRUE(ok(space.snapshot(step)));
-      ASSERT_TRUE(ok(space.wait_snapshot()));
+      EBB_TRY(space.snapshot(step));
+      EBB_TRY(space.wait_snapshot());
     }
+    return {};
   });
+  for (const auto& answer : answers) ASSERT_TRUE(ok(answer));
+}
+void train(const std::filesystem::path& folder, std::uint32_t world, std::uint64_t steps) {
+  train(std::vector<Place>(world, Place{folder}), steps);
+}
+
+// Opens what is at a step; what each rank answered.
+std::vector<Result<>> go_on(const std::vector<Place>& places, std::uint64_t step,
+                            const std::string& how, const Wrap& wrap = {}) {
+  const auto body = [&](SwapSpace& space, Ranks& ranks) -> Result<> {
+    register_all(space, ranks);
+    EBB_TRY(space.open(kZeros));
+    EXPECT_TRUE(space.origin().starts_with(how)) << space.origin();
+    expect_all(space, ranks, step);
+    return {};
+  };
+  return at_places(places, kTile, body, wrap);
 }
 
 TEST(SwapSpaceRanks, TheToolsReadEveryTensorOfTheirStore) {
@@ -140,6 +218,69 @@ TEST(SwapSpaceRanks, AnotherNumberOfRanksOrTileSizeTakesTheStoreOver) {
         EXPECT_TRUE(space.origin().starts_with(how)) << space.origin();
         expect_all(space, ranks, 3);
       });
+}
+
+// Three ranks with a disk each trained; each later run goes on from the one before it.
+TEST(SwapSpaceRanks, AStoreOnDisksThatNotAllReachIsTakenOver) {
+  struct At {
+    int disk;
+    std::vector<int> reached = {};
+  };
+  struct Move {
+    std::vector<At> ranks;
+    Wrap wrap = {};
+  };
+  const TemporaryDirectory folder;
+  const auto disk = [&](int number) { return folder / ("disk-" + std::to_string(number)); };
+  train({{disk(0)}, {disk(1)}, {disk(2)}}, 3);
+  std::size_t before = 3;
+  for (const auto& [ranks, wrap] : std::vector<Move>{
+           {{{1}, {2}, {0}}},                               // as many, on each other's disks
+           {{{2, {0, 1}}, {1, {0, 2}}, {0, {1, 2}}}, own},  // again, where all reach all
+           {{{0, {2}}, {1}}},                               // fewer
+           {{{1}, {0}, {2}, {3}}},                          // more, some on new disks
+           {{{4}, {5, {0, 1, 2, 3}}}},                      // of whom one reaches all
+           {{{6, {4, 5}}}, own}}) {                         // a single one
+    std::vector<Place> places;
+    for (const At& at : ranks) {
+      places.push_back({disk(at.disk)});
+      for (const int other : at.reached) places.back().sources.push_back(disk(other));
+    }
+    for (const std::string& how :
+         {compose("transferred the store of {} ranks at step 3", before), "resumed the store"s})
+      for (const auto& answer : go_on(places, 3, how, wrap)) ASSERT_TRUE(ok(answer));
+    before = ranks.size();
+  }
+}
+
+TEST(SwapSpaceRanks, AStoreWhosePartsCannotBeReadIsRefusedAndNothingIsMade) {
+  const TemporaryDirectory folder;
+  const auto old = [&](int rank) { return folder / ("old-" + std::to_string(rank)); };
+  const auto fresh = [&](int rank) { return folder / ("new-" + std::to_string(rank)); };
+  train({{old(0)}, {old(1)}}, 2);
+  const std::vector<Place> crossed = {{fresh(0), {old(1)}}, {fresh(1), {old(0)}}};
+  const std::string failed = "rank 1 could not read for this one: the disk is gone";
+  struct Case {
+    std::vector<Place> places;
+    Wrap wrap;
+    Code code;
+    std::string rank_0, rank_1;
+  };
+  const std::string nobody = "rank-00001-of-00002/meta.ebb: this rank's file is missing, and no";
+  const std::string apart = ".data: 1 of 2 ranks reaches it, and these ranks pass no bytes";
+  for (const auto& [places, wrap, code, rank_0, rank_1] : std::vector<Case>{
+           {crossed, own, Code::unsupported, apart, apart},
+           {crossed, failing(0), Code::peer, failed, "failed while reading the earlier"},
+           {crossed, failing(1), Code::peer, failed, "failed while filling its store"},
+           {{{fresh(0), {old(0)}}, {fresh(1)}}, {}, Code::incomplete, nobody, nobody}}) {
+    const auto answers = go_on(places, 2, "", wrap);
+    EXPECT_TRUE(refused(answers[0], code, rank_0));
+    EXPECT_TRUE(refused(answers[1], code, rank_1));
+    for (const int rank : {0, 1})
+      for (const auto& left : std::filesystem::directory_iterator(fresh(rank)))
+        EXPECT_EQ(left.path().filename(), "lock");
+  }
+  for (const auto& answer : go_on(crossed, 2, "transferred")) EXPECT_TRUE(ok(answer));
 }
 
 TEST(SwapSpaceRanks, ATensorThatIsMissingOrAnotherIsNamedAndNothingIsLost) {

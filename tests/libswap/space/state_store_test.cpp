@@ -138,28 +138,41 @@ TEST(StateStore, AStateThatIsNotThereOrOfAnotherTypeIsAnError) {
       refused(StateStore::open(config_in(folder / "swap"), some_tensors(), begin), Code::busy));
 }
 
-TEST(StateStore, RanksKeepTheirSharesAndAnotherNumberTakesOver) {
-  const TemporaryDirectory folder;
-  std::uint64_t at = 0;
-  for (const std::uint32_t world : {2u, 3u, 1u}) {
-    const auto ranks = libmuon::make_thread_ranks(world);
-    std::vector<std::thread> threads;
-    for (std::uint32_t rank = 0; rank < world; ++rank)
-      threads.emplace_back([&, rank] {
-        StateStoreConfig config = config_in(folder / "swap");
+// Each run goes on where the one before it was, as so many ranks, the first on that disk; the last
+// reaches all of them.
+TEST(StateStore, RanksKeepTheirSharesAndOthersTakeOver) {
+  struct Run {
+    std::uint32_t world, first_disk;
+  };
+  for (const bool shared : {true, false}) {
+    const TemporaryDirectory folder;
+    const auto disk = [&](std::uint32_t number) {
+      return folder / (shared ? "swap" : "disk-" + std::to_string(number % 3));
+    };
+    std::uint64_t at = 0;
+    for (const auto& [world, first_disk] : {Run{2, 0}, Run{2, 1}, Run{3, 0}, Run{1, 1}}) {
+      const auto ranks = libmuon::make_thread_ranks(world);
+      const auto run = [&](std::uint32_t rank) -> Result<> {
+        StateStoreConfig config = config_in(disk(first_disk + rank));
         config.ranks = ranks[rank].get();
         config.partition = {.policy = Policy::zero3, .mesh = {world, 1}};
-        const auto store = StateStore::open(config, some_tensors(), begin);
-        ASSERT_TRUE(ok(store));
-        EXPECT_EQ((*store)->step(), at);
+        config.sources = {disk(0), disk(1), disk(2)};
+        if (world > 1) config.sources.resize(shared ? 0 : 1);
+        EBB_TRY_ASSIGN(const auto store, StateStore::open(config, some_tensors(), begin));
+        EXPECT_EQ(store->step(), at);
         for (std::uint64_t step = at + 1; step <= at + 3; ++step)
-          ASSERT_TRUE(ok((*store)->for_each(step, add_one)));
-        ASSERT_TRUE(ok((*store)->read_each([&](const Visit& v) { return expect_at(at + 3, v); })));
-        ASSERT_TRUE(ok((*store)->snapshot()));
-        ASSERT_TRUE(ok((*store)->wait_snapshot()));
-      });
-    for (std::thread& thread : threads) thread.join();
-    at += 3;
+          EBB_TRY(store->for_each(step, add_one));
+        EBB_TRY(store->read_each([&](const Visit& v) { return expect_at(at + 3, v); }));
+        EBB_TRY(store->snapshot());
+        EBB_TRY(store->wait_snapshot());
+        return {};
+      };
+      std::vector<std::thread> threads;
+      for (std::uint32_t rank = 0; rank < world; ++rank)
+        threads.emplace_back([&, rank] { EXPECT_TRUE(ok(run(rank))); });
+      for (std::thread& thread : threads) thread.join();
+      at += 3;
+    }
   }
 }
 
