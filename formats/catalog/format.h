@@ -108,6 +108,9 @@ class Format {
   // Gives content the keys, paths, names and states under which this format will be found to hold
   // it. Of formats whose keys are a state dict's.
   virtual void respell(Catalog&) const {}
+  // Says what content of this format has in the format's own words in those that others share, on
+  // its way to another format.
+  virtual void say_for_others(Catalog&) const {}
   // Of formats whose describe() names tensors by their keys alone; nullopt: as the catalog says.
   virtual std::optional<CommonNames> common_names(const Catalog&) const { return std::nullopt; }
   // What is wrong beside coverage and the elements' own checksums: digests of whole files, missing

@@ -168,6 +168,7 @@ Result<Content> selected_content(const Checkpoint& source, const ConvertRequest&
                                       (request.edits != nullptr && request.edits->change_groups()));
   if (names) content.catalog.groups = names->groups;
   content.unsafe = leave_unsafe(content.catalog);
+  if (crossing) request.from.say_for_others(content.catalog);
   if (crossing) leave_repetitions(content.catalog.groups);
   const bool alone = takes_weights_alone(request.from, all, request.wanted);
   for (std::uint32_t i = 0; i < all.tensors.size(); ++i) {

@@ -25,6 +25,7 @@ class Format final : public formats::Format {
   }
   Result<EmitPlan> emit(const EmitRequest& request) const override { return emit_ebb(request); }
   ResumeRules resume_rules() const override { return ebb_resume(); }
+  void say_for_others(Catalog& content) const override { say_as_torch(content); }
 };
 
 }  // namespace ebb::formats::native
