@@ -68,6 +68,8 @@ Error held(const std::string& path, const std::string& record) {
   const std::string pid = first_word(record);
   const bool number = !pid.empty() && pid.find_first_not_of("0123456789") == std::string::npos;
   if (!number) return {Code::busy, path + " is locked by another process", "lsof " + path};
+  if (record_of(pid) == record && pid == std::to_string(::getpid()))
+    return {Code::busy, path + " is locked by this process", "close what has it open here"};
   if (record_of(pid) == record)
     return {Code::busy, compose("{} is locked by process {}", path, pid), "ps -fp " + pid};
   // A lock outlives its process in the children that it forked.

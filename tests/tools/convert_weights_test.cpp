@@ -74,6 +74,14 @@ INSTANTIATE_TEST_SUITE_P(
       return name;
     });
 
+TEST(ConvertToWeights, AreOfTheFormatThatTheFilesNameSays) {
+  const ScratchDirectory scratch;
+  for (const char* name : {"x.pt", "pytorch_model.bin", "x.h5", "x.safetensors"}) {
+    ASSERT_EQ(convert({"dcp/hsdp_2x2/data", scratch / name, "--weights"}).exit, 0) << name;
+    EXPECT_TRUE(std::filesystem::is_regular_file(scratch / name)) << name;
+  }
+}
+
 TEST(ConvertToWeights, OfATorchFileLeaveItsOptimizersAndGoWhereverTheyCan) {
   const ScratchDirectory scratch;
   const std::string first = scratch / "first";

@@ -1,5 +1,6 @@
 // ckpt-convert: writes the content of any checkpoint this version reads as another format, for
 // another number of ranks, bit for bit, and proves it before the result gets its name.
+#include <algorithm>
 #include <array>
 
 #include "ebb/formats/core/compress.h"
@@ -66,8 +67,8 @@ constexpr std::array kFlags = {
         "it lacks are CHECKPOINT's."),
     flag(kFilters, "--weights", "the model's weights, as load_state_dict takes them",
          "Each parameter and buffer once, under its name and in its most exact copy: a master, "
-         "else what the model computes with; tied ones under each name. --to is safetensors where "
-         "it is not given; --dtype bf16 makes them smaller."),
+         "else what the model computes with; tied ones under each name. Without --to DST's ending "
+         "says the format (x.pt, x.h5), else it is safetensors; --dtype bf16 makes them smaller."),
     flag(kFilters, "-k, --include GLOB", "only tensors whose name or key matches; repeatable")
         .many(),
     flag(kFilters, "-x, --exclude GLOB", "not these; repeatable").many(),
@@ -140,14 +141,43 @@ std::vector<std::string> split_list(const std::vector<std::string>& lists) {
   return out;
 }
 
+// What people call formats that have another name here.
+struct Synonym {
+  std::string_view name, format;
+};
+constexpr std::array kSynonyms = {
+    Synonym{"bin", "torch"},
+    Synonym{"fsdp", "dcp"},
+    Synonym{"fsdp1", "dcp"},
+    Synonym{"fsdp2", "dcp"},
+    Synonym{"hf", "transformers"},
+    Synonym{"huggingface", "transformers"},
+    Synonym{"pt", "torch"},
+    Synonym{"pth", "torch"},
+    Synonym{"pytorch", "torch"},
+    Synonym{"torchtitan", "dcp"},
+    Synonym{"trainer", "transformers"},
+    Synonym{"zero", "deepspeed"},
+};
+
 // Whatever the case; or a name of which it is a part: universal is deepspeed-universal.
 std::optional<std::string> format_meant(std::string name, const std::vector<std::string>& known) {
   for (char& letter : name)
     if (letter >= 'A' && letter <= 'Z') letter = static_cast<char>(letter - 'A' + 'a');
+  const auto* synonym = std::ranges::find(kSynonyms, name, &Synonym::name);
+  if (synonym != kSynonyms.end()) return std::string(synonym->format);
   if (auto meant = formats::nearest(name, known)) return meant;
   for (const std::string& one : known)
     if (name.size() >= 3 && one.find(name) != std::string::npos) return one;
   return std::nullopt;
+}
+
+// Of which a file is called so: x.pt is torch's. Else safetensors.
+const formats::Format* format_of_weights(const std::string& path) {
+  for (const formats::Format* const format : formats::written_formats())
+    for (const std::string_view ending : format->traits().endings)
+      if (path.ends_with(ending)) return format;
+  return formats::format_named("safetensors");
 }
 
 Result<const formats::Format*> target_of(const Arguments& arguments) {
@@ -156,7 +186,7 @@ Result<const formats::Format*> target_of(const Arguments& arguments) {
   for (const formats::Format* format : formats::written_formats())
     known.emplace_back(format->name());
   const std::string list = joined(known);
-  if (!name && arguments.has("weights")) return formats::format_named("safetensors");
+  if (!name && arguments.has("weights")) return format_of_weights(arguments.positional(1));
   if (!name) return Error{Code::usage, "--to is missing: which format to write?", "one of " + list};
   const formats::Format* format = formats::format_named(*name);
   if (format != nullptr && format->traits().written == formats::Written::yes) return format;

@@ -275,15 +275,19 @@ def closing() -> str:
         with make_opt(model, "a") as opt:
             train(model, opt, 0, 2, net_batch)
         opt.close()
-    assert any(issubclass(w.category, ResourceWarning) for w in heard), "unsaved steps: no word"
+    assert any(issubclass(w.category, RuntimeWarning) for w in heard), "unsaved steps: no word"
     with warnings.catch_warnings(record=True) as heard:
         warnings.simplefilter("always")
         opt = make_opt(seeded(Net), "b")
         opt.open()
         opt.snapshot(wait=True)
         opt.close()
+        with make_opt(model := seeded(Net), "d") as opt:
+            train(model, opt, 0, 2, net_batch)
+            opt.snapshot()  # durable when close() has returned
+        assert make_opt(seeded(Net), "d", resume="store").steps == 2
         make_opt(seeded(Net), "c").close()  # never opened
-    said = [w for w in heard if issubclass(w.category, ResourceWarning) and "ebb" in str(w.message)]
+    said = [w for w in heard if issubclass(w.category, RuntimeWarning) and "ebb" in str(w.message)]
     assert not said, [str(w.message) for w in said]
     return ""
 

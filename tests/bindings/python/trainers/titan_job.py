@@ -121,7 +121,7 @@ def main() -> None:
         steps = optimizers.optimizers[0].steps
         assert steps == last, f"the engine counts {steps} steps"
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore", ResourceWarning)
+            warnings.simplefilter("ignore", RuntimeWarning)
             optimizers.close()
     manager.close()
     dist.destroy_process_group()

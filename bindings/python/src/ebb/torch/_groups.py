@@ -119,8 +119,8 @@ def check_group(group: Group) -> None:
     names = group.get("param_names")
     if names is None or len(names) != len(group["params"]):
         raise ValueError(
-            "parameters have no names, under which their state is stored: write"
-            " ebb.torch.Muon(model.named_parameters(), ...), or ebb.torch.groups(model)"
+            "parameters have no names, under which their state is stored: give"
+            " model.named_parameters(), or ebb.torch.groups(model)"
         )
     if group["algorithm"] not in ALGORITHMS:
         raise ValueError(f"algorithm={group['algorithm']!r}: 'muon' or 'adamw'")

@@ -57,6 +57,7 @@ class Optimizer(torch.optim.Optimizer):
         self._consolidated: dict[int, dict[str, Any]] | None = None
         self._warned: set[str] = set()
         self.last = StepInfo()
+        self._marked = 0  # the step of the last snapshot that was begun here
         self._export: Export | None = None
         self.blobs = Blobs(lambda: self._opened().engine)
         super().__init__(_groups.as_groups(params), defaults)
@@ -143,7 +144,7 @@ class Optimizer(torch.optim.Optimizer):
                 self._open()
 
     def close(self) -> None:
-        """Lets go. Steps that no snapshot has are lost, and said (ResourceWarning)."""
+        """Lets go. Steps that no snapshot has are lost, and said (RuntimeWarning)."""
         if self._run is None or os.getpid() != self._pid:
             self._run, self._closed = None, True
             return
@@ -151,7 +152,8 @@ class Optimizer(torch.optim.Optimizer):
             run, self._run, self._closed = self._run, None, True
             self.state.clear()
             try:
-                lost = self.last.step - run.engine.committed()[1]
+                # A snapshot that is being written is durable when the engine is closed.
+                lost = self.last.step - max(run.engine.committed()[1], self._marked)
             except Error:
                 lost = 0  # of the last snapshot: it was said behind a step
             self._close_export()
@@ -159,7 +161,7 @@ class Optimizer(torch.optim.Optimizer):
         if lost > 0:
             warnings.warn(
                 f"{lost} steps since the last snapshot are lost: call snapshot() before",
-                ResourceWarning, stacklevel=2,
+                RuntimeWarning, stacklevel=2,
             )  # fmt: skip
 
     def __enter__(self) -> Optimizer:
@@ -219,7 +221,7 @@ class Optimizer(torch.optim.Optimizer):
         The generation, where that is known."""
         with self._alone("snapshot"):
             run = self._opened()
-            run.snapshot()
+            self._mark(run)
             return run.engine.wait_snapshot() if wait else None
 
     def export(
@@ -241,13 +243,17 @@ class Optimizer(torch.optim.Optimizer):
             if self._export is not None:
                 self._export.wait()
                 self._close_export()
-            run.snapshot()
+            self._mark(run)
             run.engine.wait_snapshot()
             self._export = Export(run, os.fspath(path), format, world or run.world.size)
             if wait:
                 self._export.wait()
                 export, self._export = self._export, None
                 run.world.together(lambda: raise_if(export.close()))
+
+    def _mark(self, run: Run) -> None:
+        run.snapshot()
+        self._marked = self.last.step
 
     @contextmanager
     def trace(self, path: str | os.PathLike[str]) -> Iterator[None]:
