@@ -57,6 +57,9 @@ enum class Overwriting : std::uint8_t { noticed, silent };
 // know no such classes; they are written as what they were; their parts are written.
 enum class Composites : std::uint8_t { refused, classes, parts };
 
+// Whether jobs that resume from the format can have bitsandbytes' states in 8 bits.
+enum class BlockStates : std::uint8_t { taken, refused };
+
 struct FormatTraits {
   std::string_view name;                 // what --to and --from say
   std::string_view summary;              // one line for help
@@ -71,6 +74,7 @@ struct FormatTraits {
   Packs packs = Packs::nothing;
   Resumes resumes = Resumes::a_job;
   Composites composites = Composites::refused;
+  BlockStates block_states = BlockStates::taken;
   Overwriting overwriting = Overwriting::silent;
   // What the names of its files end with, where one file can be a checkpoint: a destination called
   // so is a file.

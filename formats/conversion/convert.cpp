@@ -7,6 +7,7 @@
 #include <tuple>
 #include <utility>
 
+#include "ebb/formats/conversion/block_states.h"
 #include "ebb/formats/conversion/complete_model.h"
 #include "ebb/formats/conversion/composites.h"
 #include "ebb/formats/conversion/small_values.h"
@@ -382,6 +383,7 @@ Result<Conversion> plan_conversion(const Checkpoint& source, const ConvertReques
   take_composites(content.catalog);
   EBB_TRY(edit(request, content));
   EBB_TRY(settle_composites(request.to, content.catalog));
+  EBB_TRY(check_block_states(request.to, content.catalog));
   auto& [catalog, made_of, changes, unsafe, names] = content;
   const Kinship kin = kinship(request.from, request.to);
   const bool crossing = kin == Kinship::none;

@@ -13,7 +13,8 @@ class TorchDistFormat final : public formats::Format {
   constexpr TorchDistFormat()
       : formats::Format({.name = "megatron",
                          .summary = "Megatron torch_dist, megatron-core 0.12 to 0.19",
-                         .steps = StepCounters::values}) {}
+                         .steps = StepCounters::values,
+                         .block_states = BlockStates::refused}) {}
   bool detect(const SourceTree& tree) const override { return detect_megatron(tree); }
   Result<std::unique_ptr<Checkpoint>> describe(
       std::shared_ptr<const SourceTree> tree) const override {
@@ -35,7 +36,9 @@ class TorchDistFormat final : public formats::Format {
 class FsdpFormat final : public formats::Format {
  public:
   constexpr FsdpFormat()
-      : formats::Format({.name = "megatron-fsdp", .summary = "Megatron-FSDP fsdp_dtensor"}) {}
+      : formats::Format({.name = "megatron-fsdp",
+                         .summary = "Megatron-FSDP fsdp_dtensor",
+                         .block_states = BlockStates::refused}) {}
   bool detect(const SourceTree& tree) const override { return detect_megatron_fsdp(tree); }
   Result<std::unique_ptr<Checkpoint>> describe(
       std::shared_ptr<const SourceTree> tree) const override {
