@@ -60,6 +60,9 @@ enum class Composites : std::uint8_t { refused, classes, parts };
 // Whether jobs that resume from the format can have bitsandbytes' states in 8 bits.
 enum class BlockStates : std::uint8_t { taken, refused };
 
+// Whether loaders of the format want a parameter that has two names under each of them.
+enum class TiedNames : std::uint8_t { one, each };
+
 struct FormatTraits {
   std::string_view name;                 // what --to and --from say
   std::string_view summary;              // one line for help
@@ -75,6 +78,7 @@ struct FormatTraits {
   Resumes resumes = Resumes::a_job;
   Composites composites = Composites::refused;
   BlockStates block_states = BlockStates::taken;
+  TiedNames tied_names = TiedNames::one;
   Overwriting overwriting = Overwriting::silent;
   // What the names of its files end with, where one file can be a checkpoint: a destination called
   // so is a file.

@@ -13,6 +13,7 @@
 #include "ebb/formats/conversion/small_values.h"
 #include "ebb/formats/conversion/source_names.h"
 #include "ebb/formats/conversion/step_counters.h"
+#include "ebb/formats/conversion/ties.h"
 #include "ebb/formats/conversion/unread.h"
 #include "ebb/formats/conversion/unsafe_values.h"
 #include "ebb/formats/conversion/weights.h"
@@ -403,6 +404,7 @@ Result<Conversion> plan_conversion(const Checkpoint& source, const ConvertReques
     lower_steps(request.wanted, counters_for(request.to, catalog), catalog, made_of);
   if (crossing && is_state_dict(request.to)) move_to_tensors(catalog, made_of);
   if (weights && is_state_dict(request.to)) place_at_the_top(catalog.tensors);
+  std::ranges::move(settle_ties(request.to, catalog, made_of), std::back_inserter(changes));
   if (weights || kin != Kinship::same) request.to.respell(catalog);
   if (request.to.traits().resumes == Resumes::a_job && starts_anew(catalog))
     changes.emplace_back("weights only: a job that loads it starts a new optimizer");

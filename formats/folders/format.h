@@ -67,7 +67,8 @@ class FsdpFormat final : public Format {
                 .keys = Keys::state_dict,
                 .parts = Parts::files,
                 .composites = Composites::classes,
-                .block_states = BlockStates::refused}) {}
+                .block_states = BlockStates::refused,
+                .tied_names = TiedNames::each}) {}
 };
 
 // Those that are read alone.
