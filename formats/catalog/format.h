@@ -8,6 +8,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "ebb/formats/catalog/catalog.h"
@@ -101,6 +102,12 @@ class Format {
   virtual bool detect(const SourceTree& tree) const = 0;
   virtual Result<std::unique_ptr<Checkpoint>> describe(
       std::shared_ptr<const SourceTree> tree) const = 0;
+  // The same of what is not whole, as far as an index tells what would lie where: chunks that are
+  // not there are left out, and values. For pictures; elsewhere as describe().
+  virtual Result<std::unique_ptr<Checkpoint>> describe_with_holes(
+      std::shared_ptr<const SourceTree> tree) const {
+    return describe(std::move(tree));
+  }
   virtual Result<EmitPlan> emit(const EmitRequest& request) const = 0;
   virtual ResumeRules resume_rules() const = 0;
 

@@ -20,6 +20,10 @@ class TorchDistFormat final : public formats::Format {
       std::shared_ptr<const SourceTree> tree) const override {
     return describe_megatron(std::move(tree));
   }
+  Result<std::unique_ptr<Checkpoint>> describe_with_holes(
+      std::shared_ptr<const SourceTree> tree) const override {
+    return describe_megatron_with_holes(std::move(tree));
+  }
   Result<EmitPlan> emit(const EmitRequest& request) const override {
     return emit_megatron(request);
   }
