@@ -127,6 +127,12 @@ Result<std::unique_ptr<Checkpoint>> describe(std::shared_ptr<const SourceTree> t
   return checkpoint;
 }
 
+Result<std::unique_ptr<Checkpoint>> describe_with_holes(std::shared_ptr<const SourceTree> tree) {
+  const Format* format = format_at(*tree);
+  if (format == nullptr) return described(tree);
+  return format->describe_with_holes(std::move(tree));
+}
+
 Result<std::unique_ptr<Checkpoint>> describe(std::shared_ptr<const SourceTree> tree,
                                              const PartsSaid& said) {
   EBB_TRY_ASSIGN(std::unique_ptr<Checkpoint> stored, describe(std::move(tree)));

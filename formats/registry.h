@@ -28,5 +28,7 @@ Result<std::unique_ptr<Checkpoint>> describe(std::shared_ptr<const SourceTree> t
 // that are not there, and for formats that are no state dicts.
 Result<std::unique_ptr<Checkpoint>> describe(std::shared_ptr<const SourceTree> tree,
                                              const PartsSaid& said);
+// What is not whole, as far as its index tells (Format::describe_with_holes).
+Result<std::unique_ptr<Checkpoint>> describe_with_holes(std::shared_ptr<const SourceTree> tree);
 
 }  // namespace ebb::formats

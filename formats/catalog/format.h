@@ -8,6 +8,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "ebb/formats/catalog/catalog.h"
@@ -57,6 +58,12 @@ enum class Overwriting : std::uint8_t { noticed, silent };
 // know no such classes; they are written as what they were; their parts are written.
 enum class Composites : std::uint8_t { refused, classes, parts };
 
+// Whether jobs that resume from the format can have bitsandbytes' states in 8 bits.
+enum class BlockStates : std::uint8_t { taken, refused };
+
+// Whether loaders of the format want a parameter that has two names under each of them.
+enum class TiedNames : std::uint8_t { one, each };
+
 struct FormatTraits {
   std::string_view name;                 // what --to and --from say
   std::string_view summary;              // one line for help
@@ -71,6 +78,8 @@ struct FormatTraits {
   Packs packs = Packs::nothing;
   Resumes resumes = Resumes::a_job;
   Composites composites = Composites::refused;
+  BlockStates block_states = BlockStates::taken;
+  TiedNames tied_names = TiedNames::one;
   Overwriting overwriting = Overwriting::silent;
   // What the names of its files end with, where one file can be a checkpoint: a destination called
   // so is a file.
@@ -93,6 +102,12 @@ class Format {
   virtual bool detect(const SourceTree& tree) const = 0;
   virtual Result<std::unique_ptr<Checkpoint>> describe(
       std::shared_ptr<const SourceTree> tree) const = 0;
+  // The same of what is not whole, as far as an index tells what would lie where: chunks that are
+  // not there are left out, and values. For pictures; elsewhere as describe().
+  virtual Result<std::unique_ptr<Checkpoint>> describe_with_holes(
+      std::shared_ptr<const SourceTree> tree) const {
+    return describe(std::move(tree));
+  }
   virtual Result<EmitPlan> emit(const EmitRequest& request) const = 0;
   virtual ResumeRules resume_rules() const = 0;
 

@@ -7,11 +7,13 @@
 #include <tuple>
 #include <utility>
 
+#include "ebb/formats/conversion/block_states.h"
 #include "ebb/formats/conversion/complete_model.h"
 #include "ebb/formats/conversion/composites.h"
 #include "ebb/formats/conversion/small_values.h"
 #include "ebb/formats/conversion/source_names.h"
 #include "ebb/formats/conversion/step_counters.h"
+#include "ebb/formats/conversion/ties.h"
 #include "ebb/formats/conversion/unread.h"
 #include "ebb/formats/conversion/unsafe_values.h"
 #include "ebb/formats/conversion/weights.h"
@@ -383,6 +385,7 @@ Result<Conversion> plan_conversion(const Checkpoint& source, const ConvertReques
   take_composites(content.catalog);
   EBB_TRY(edit(request, content));
   EBB_TRY(settle_composites(request.to, content.catalog));
+  EBB_TRY(check_block_states(request.to, content.catalog));
   auto& [catalog, made_of, changes, unsafe, names] = content;
   const Kinship kin = kinship(request.from, request.to);
   const bool crossing = kin == Kinship::none;
@@ -402,6 +405,7 @@ Result<Conversion> plan_conversion(const Checkpoint& source, const ConvertReques
     lower_steps(request.wanted, counters_for(request.to, catalog), catalog, made_of);
   if (crossing && is_state_dict(request.to)) move_to_tensors(catalog, made_of);
   if (weights && is_state_dict(request.to)) place_at_the_top(catalog.tensors);
+  std::ranges::move(settle_ties(request.to, catalog, made_of), std::back_inserter(changes));
   if (weights || kin != Kinship::same) request.to.respell(catalog);
   if (request.to.traits().resumes == Resumes::a_job && starts_anew(catalog))
     changes.emplace_back("weights only: a job that loads it starts a new optimizer");

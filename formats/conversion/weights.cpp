@@ -9,6 +9,7 @@
 #include "ebb/formats/catalog/resume.h"
 #include "ebb/formats/conversion/complete_model.h"
 #include "ebb/formats/conversion/source_names.h"
+#include "ebb/formats/conversion/ties.h"
 #include "ebb/formats/core/compose.h"
 #include "ebb/formats/core/json_text.h"
 #include "ebb/formats/core/number_text.h"
@@ -70,20 +71,17 @@ void add(Weights& weights, const Catalog& source, std::string name, std::uint32_
   weights.made_of.push_back({tensor});
 }
 
-// Names that DeepSpeed keeps once for all of a storage.
+// Names that are kept once for all of a storage.
 void restore_ties(const Catalog& source, const Copies& copies, Weights& weights) {
   std::map<std::string, std::uint32_t> taken;
   for (std::size_t i = 0; i < weights.tensors.size(); ++i)
     taken.emplace(weights.tensors[i].name, weights.made_of[i].source_tensor);
   std::vector<std::string> restored;
-  for (const ValueEntry& value : source.values) {
-    if (value.key != "tied") continue;
-    for (const auto& [alias, owner] : value.value.entries) {
-      const auto weight = taken.find(owner.text);
-      if (weight == taken.end() || copies.contains(alias.text)) continue;
-      add(weights, source, alias.text, weight->second);
-      restored.push_back(compose("{} = {}", alias.text, owner.text));
-    }
+  for (const auto& [other, stored] : ties_in(source)) {
+    const auto weight = taken.find(stored);
+    if (weight == taken.end() || copies.contains(other)) continue;
+    add(weights, source, other, weight->second);
+    restored.push_back(compose("{} = {}", other, stored));
   }
   if (!restored.empty())
     weights.changes.push_back(

@@ -22,6 +22,10 @@ bool is_of_dcp(std::string_view name);
 // Each payload's own shape, dtype and CRC32 are checked when it is read.
 Result<std::unique_ptr<Checkpoint>> describe_dcp(std::shared_ptr<const SourceTree> tree);
 
+// The same where payload files are missing or cut off, or chunks have no entry: the index alone,
+// without those chunks and without values.
+Result<std::unique_ptr<Checkpoint>> describe_dcp_with_holes(std::shared_ptr<const SourceTree> tree);
+
 // One payload file a rank, one item per piece of the layout, replicated pieces once, `.metadata` as
 // the commit file. Data lies 4096-aligned in the file except for items smaller than that.
 Result<EmitPlan> emit_dcp(const EmitRequest& request);

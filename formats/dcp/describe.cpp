@@ -89,6 +89,9 @@ void note_last_of_torchtitan(std::string_view root, Catalog& catalog) {
 // DCP itself.
 enum class Names : std::uint8_t { keys, of_parameters };
 
+// What becomes of chunks that are not there.
+enum class Holes : std::uint8_t { refused, left };
+
 class Describer {
  public:
   explicit Describer(std::shared_ptr<const SourceTree> tree)
@@ -121,7 +124,21 @@ class Describer {
     return Opened{std::move(checkpoint_), std::move(index_.flat_boxes_of)};
   }
 
+  Result<std::unique_ptr<Checkpoint>> run_with_holes() {
+    holes_ = Holes::left;
+    EBB_TRY(read_indexes());
+    catalog().format = "dcp";
+    catalog().producer = index_.producer;
+    EBB_TRY(list_files());
+    for (StoredTensor& tensor : index_.tensors) EBB_TRY(add_tensor(std::move(tensor)));
+    EBB_TRY(name_contents(catalog()));
+    catalog().partition = partition();
+    return std::unique_ptr<Checkpoint>(std::move(checkpoint_));
+  }
+
  private:
+  static constexpr std::uint32_t kNoFile = ~std::uint32_t{0};
+
   Catalog& catalog() { return checkpoint_->catalog_; }
   std::string at_root(std::string_view name) const { return compose("{}/{}", tree_->root(), name); }
 
@@ -201,8 +218,9 @@ class Describer {
         std::max({std::uint32_t{1}, index_.ranks, static_cast<std::uint32_t>(ranks.size())});
     for (const std::string& name : index_.files) {
       const auto found = numbers.find(name);
-      if (found == numbers.end()) return missing_file(name);
-      file_numbers_.push_back(found->second);
+      if (found == numbers.end() && holes_ == Holes::refused) return missing_file(name);
+      file_numbers_.push_back(found == numbers.end() ? kNoFile : found->second);
+      if (found == numbers.end()) continue;
       payload_bytes_ += catalog().files[found->second].size;
     }
     return {};
@@ -229,6 +247,7 @@ class Describer {
 
   Result<std::uint32_t> place(const StoredItem& item, std::string_view kind, std::string_view key) {
     const std::uint32_t number = file_numbers_[item.file];
+    if (number == kNoFile) return missing_file(index_.files[item.file]);
     const FileEntry& file = catalog().files[number];
     const auto end = checked_add(item.offset, item.length);
     if (!end || *end > file.size)
@@ -249,27 +268,34 @@ class Describer {
     entry.shape = std::move(tensor.shape);
     entry.chunks.reserve(tensor.chunks.size());
     for (StoredChunk& chunk : tensor.chunks) {
-      if (!chunk.item)
-        return Error{
-            Code::incomplete,
-            compose("{}: storage_data has no entry for the chunk of tensor {} at offset {}",
-                    at_root(kIndexName), json_string(tensor.key), to_string(chunk.box.offset))};
-      const StoredItem& item = *chunk.item;
-      EBB_TRY_ASSIGN(const std::uint32_t file, place(item, "tensor", tensor.key));
-      const std::optional<Rank> holder = catalog().files[file].rank;
-      std::uint64_t offset = item.offset;
-      std::uint64_t coding = item.zstd;
-      if (RawItems::is_raw(item, tensor.dtype, chunk.box)) {
-        coding = kRawItem;
-        EBB_TRY_ASSIGN(offset, raw_items_.offset_of(catalog().files[file].name, item, tensor.key,
-                                                    tensor.dtype, chunk.box));
-      }
-      entry.chunks.push_back(
-          {std::move(chunk.box), file, offset, item.length, holder.value_or(Rank{0}), coding});
+      auto placed = placed_chunk(tensor, chunk);
+      if (placed)
+        entry.chunks.push_back(*std::move(placed));
+      else if (holes_ == Holes::refused)
+        return std::move(placed).error();
     }
     entry.key = std::move(tensor.key);
     catalog().tensors.push_back(std::move(entry));
     return {};
+  }
+
+  Result<Chunk> placed_chunk(const StoredTensor& tensor, StoredChunk& chunk) {
+    if (!chunk.item)
+      return Error{
+          Code::incomplete,
+          compose("{}: storage_data has no entry for the chunk of tensor {} at offset {}",
+                  at_root(kIndexName), json_string(tensor.key), to_string(chunk.box.offset))};
+    const StoredItem& item = *chunk.item;
+    EBB_TRY_ASSIGN(const std::uint32_t file, place(item, "tensor", tensor.key));
+    const std::optional<Rank> holder = catalog().files[file].rank;
+    std::uint64_t offset = item.offset;
+    std::uint64_t coding = item.zstd;
+    if (RawItems::is_raw(item, tensor.dtype, chunk.box)) {
+      coding = kRawItem;
+      EBB_TRY_ASSIGN(offset, raw_items_.offset_of(catalog().files[file].name, item, tensor.key,
+                                                  tensor.dtype, chunk.box));
+    }
+    return Chunk{std::move(chunk.box), file, offset, item.length, holder.value_or(Rank{0}), coding};
   }
 
   // The index says of a tensor subclass what it stands for, and not that it is one. What an archive
@@ -424,6 +450,7 @@ class Describer {
   std::uint64_t payload_bytes_ = 0;          // of all payload files
   std::uint64_t value_bytes_ = 0;            // of the items of values so far
   std::uint64_t purse_ = 64 * MiB;           // for what values unfold to
+  Holes holes_ = Holes::refused;
 };
 
 }  // namespace
@@ -450,6 +477,11 @@ Result<std::unique_ptr<Checkpoint>> describe_dcp(std::shared_ptr<const SourceTre
   EBB_TRY_ASSIGN(dcp::Opened opened,
                  dcp::Describer(std::move(tree)).run(dcp::Names::of_parameters));
   return std::move(opened.checkpoint);
+}
+
+Result<std::unique_ptr<Checkpoint>> describe_dcp_with_holes(
+    std::shared_ptr<const SourceTree> tree) {
+  return dcp::Describer(std::move(tree)).run_with_holes();
 }
 
 }  // namespace ebb::formats

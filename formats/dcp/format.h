@@ -21,6 +21,10 @@ class Format final : public formats::Format {
       std::shared_ptr<const SourceTree> tree) const override {
     return describe_dcp(std::move(tree));
   }
+  Result<std::unique_ptr<Checkpoint>> describe_with_holes(
+      std::shared_ptr<const SourceTree> tree) const override {
+    return describe_dcp_with_holes(std::move(tree));
+  }
   Result<EmitPlan> emit(const EmitRequest& request) const override { return emit_dcp(request); }
   ResumeRules resume_rules() const override { return dcp_resume(); }
   void respell(Catalog& content) const override { respell_for_dcp(content); }

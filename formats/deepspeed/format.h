@@ -14,7 +14,8 @@ class Format final : public formats::Format {
       : formats::Format({.name = "deepspeed",
                          .summary = "DeepSpeed ZeRO stages 1 to 3, Adam and Muon",
                          .default_policy = Policy::zero3,
-                         .steps = StepCounters::values}) {}
+                         .steps = StepCounters::values,
+                         .block_states = BlockStates::refused}) {}
   bool detect(const SourceTree& tree) const override { return detect_deepspeed(tree); }
   Result<std::unique_ptr<Checkpoint>> describe(
       std::shared_ptr<const SourceTree> tree) const override {
@@ -37,7 +38,8 @@ class UniversalFormat final : public formats::Format {
       : formats::Format({.name = "deepspeed-universal",
                          .summary = "DeepSpeed universal, Adam and Muon",
                          .default_policy = Policy::replicated,
-                         .steps = StepCounters::values}) {}
+                         .steps = StepCounters::values,
+                         .block_states = BlockStates::refused}) {}
   bool detect(const SourceTree& tree) const override { return detect_deepspeed_universal(tree); }
   Result<std::unique_ptr<Checkpoint>> describe(
       std::shared_ptr<const SourceTree> tree) const override {

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <set>
 
+#include "ebb/formats/core/float_cast.h"
 #include "ebb/formats/core/json_text.h"
 #include "ebb/formats/core/number_text.h"
 #include "ebb/formats/deepspeed/values.h"
@@ -141,6 +142,11 @@ Result<> Join::join_parts(OfName& tensor, const TensorParts& parts) {
     EBB_TRY_ASSIGN(joined, parts.whole_of(tensor.name, shapes));
   }
   TensorEntry entry = *tensor.parts.front();
+  if (joined.from == WholeTensor::From::the_mean && !entry.chunks.empty() &&
+      is_floating(entry.dtype)) {
+    add_mean(tensor);
+    return {};
+  }
   entry.chunks.clear();
   entry.shape = joined.shape;
   for (std::size_t rank = 0; rank < joined.of_ranks.size(); ++rank)
@@ -151,6 +157,19 @@ Result<> Join::join_parts(OfName& tensor, const TensorParts& parts) {
     shortened_.push_back(compose("{} rows of {}", joined.left_out, json_string(tensor.name)));
   checkpoint_.building().tensors.push_back(std::move(entry));
   return {};
+}
+
+// A job rounds the masters' mean to its own dtype: that of rounded weights is another.
+void Join::add_mean(OfName& tensor) {
+  const bool rounded = tensor.state == "param" && find(tensor.name, "master", 0) != nullptr &&
+                       find(tensor.name, "master", 0)->dtype != tensor.parts.front()->dtype;
+  if (tensor.state == "master") averaged_.push_back(tensor.name);
+  if (rounded) return;
+  TensorEntry entry = *tensor.parts.front();
+  std::vector<TensorEntry> parts;
+  for (auto& part : tensor.parts) parts.push_back(std::move(*part));
+  entry.chunks = {checkpoint_.add_mean(std::move(parts))};
+  checkpoint_.building().tensors.push_back(std::move(entry));
 }
 
 void Join::leave_unread(const OfName& tensor, const Error& why) {
@@ -172,6 +191,11 @@ void Join::note_all() {
         compose("{} parameters, {} among them, are with several pipeline stages "
                 "or expert-parallel ranks: the first one's are used",
                 in_stages_.size(), json_string(in_stages_.front())));
+  if (!averaged_.empty())
+    notes.push_back(
+        compose("{} parameters, {} among them, are the mean of what tensor-parallel ranks have, as "
+                "parameter_to_average_patterns says; their rounded weights are left out",
+                averaged_.size(), json_string(averaged_.front())));
   for (const std::string& rows : shortened_)
     notes.push_back(compose("{} are padding behind original_vocab_size: left out", rows));
   std::set<std::string> said;

@@ -43,6 +43,7 @@ class Join {
   Result<> join_facts(std::uint32_t model_rank, OptimizerFacts facts);
   void join_groups(std::vector<GroupEntry> groups);
   Result<> join_parts(OfName& tensor, const TensorParts& parts);
+  void add_mean(OfName& tensor);
   void leave_unread(const OfName& tensor, const Error& why);
   void note_all();
 
@@ -56,6 +57,7 @@ class Join {
   bool any_ = false;
   std::vector<std::string> in_stages_;  // names of parameters that several stages have
   std::vector<std::string> shortened_;  // what was cut off of a vocabulary
+  std::vector<std::string> averaged_;   // names of parameters that are a mean
 };
 
 }  // namespace ebb::formats::deepspeed

@@ -2,12 +2,16 @@
 
 #include <algorithm>
 
+#include "ebb/formats/core/float_cast.h"
 #include "ebb/formats/core/units.h"
+#include "ebb/formats/elements/box_reader.h"
 
 namespace ebb::formats::deepspeed {
 namespace {
 
-constexpr unsigned kRecordBits = 32;       // of a chunk's tag; above them the chunk's own number
+constexpr unsigned kRecordBits = 32;  // of a chunk's tag; above them the chunk's own number
+// Tags of chunks that are a mean, from here on.
+constexpr std::uint64_t kMean = std::uint64_t{1} << 63;
 constexpr std::uint64_t kUsualParts = 16;  // of a parameter; more only cost growing a list
 
 Chunk chunk_of(const Flat& flat, Box box, FlatRange elems, Rank rank) {
@@ -20,6 +24,7 @@ Chunk chunk_of(const Flat& flat, Box box, FlatRange elems, Rank rank) {
 
 Result<> ZeroCheckpoint::read_chunk(const TensorEntry& tensor, const Chunk& chunk,
                                     std::uint64_t first, std::span<std::byte> into) const {
+  if (chunk.tag >= kMean) return read_mean(means_[chunk.tag - kMean], first, into);
   EBB_TRY_ASSIGN(const std::shared_ptr<const ByteSource> source,
                  tree().open(catalog().files[chunk.file].name));
   EBB_TRY(source->read(chunk.offset + first, into));
@@ -29,6 +34,49 @@ Result<> ZeroCheckpoint::read_chunk(const TensorEntry& tensor, const Chunk& chun
   if (checked) return {};
   return std::move(checked).error().about(
       compose("tensor {} {} of rank {}", tensor.name, tensor.state, index_of(chunk.holder)));
+}
+
+Chunk ZeroCheckpoint::add_mean(std::vector<TensorEntry> parts) {
+  Chunk chunk = parts.front().chunks.front();
+  chunk.box = formats::whole(parts.front().shape);
+  chunk.length = volume(chunk.box.extent) * bytes_of(parts.front().dtype);
+  chunk.tag = kMean + means_.size();
+  means_.push_back(std::move(parts));
+  return chunk;
+}
+
+// In fp32, as the converter has it: the sum in the ranks' order, divided.
+Result<> ZeroCheckpoint::read_mean(const std::vector<TensorEntry>& parts, std::uint64_t first,
+                                   std::span<std::byte> into) const {
+  const DType dtype = parts.front().dtype;
+  const std::uint64_t width = bytes_of(dtype);
+  std::vector<BoxReader> readers;
+  for (const TensorEntry& part : parts) {
+    EBB_TRY_ASSIGN(BoxReader reader, BoxReader::open(*this, part));
+    readers.push_back(std::move(reader));
+  }
+  // Whole elements of it.
+  const std::uint64_t begin = first / width;
+  const std::uint64_t end = div_ceil(first + into.size(), width);
+  std::vector<float> sum, one;
+  ByteVector stored;
+  for (const BoxReader& reader : readers) {
+    stored.resize((end - begin) * width);
+    std::uint64_t at = 0;
+    for (const Box& box : boxes_of(parts.front().shape, {begin, end - begin})) {
+      const std::uint64_t bytes = volume(box.extent) * width;
+      EBB_TRY(reader.read(box, std::span(stored).subspan(at, bytes)));
+      at += bytes;
+    }
+    one.resize(end - begin);
+    cast_floats(dtype, stored, DType::f32, std::as_writable_bytes(std::span(one)));
+    sum.resize(one.size(), 0);
+    for (std::size_t i = 0; i < one.size(); ++i) sum[i] += one[i];
+  }
+  for (float& element : sum) element /= static_cast<float>(parts.size());
+  cast_floats(DType::f32, std::as_bytes(std::span(sum)), dtype, stored);
+  std::ranges::copy(std::span(stored).subspan(first - begin * width, into.size()), into.begin());
+  return {};
 }
 
 Result<Flat> ZeroCheckpoint::add_flat(const TorchArchive& archive, std::uint32_t file,
@@ -60,6 +108,7 @@ void ZeroCheckpoint::finish() {
   std::uint64_t holder = 0;
   for (TensorEntry& tensor : building().tensors)
     for (Chunk& chunk : tensor.chunks) {
+      if (chunk.tag >= kMean) continue;
       const auto number = static_cast<std::uint32_t>(chunk.tag);
       chunk.tag |= ++holder << kRecordBits;
       hold(number, {chunk.offset - record(number).at, chunk.length}, holder);

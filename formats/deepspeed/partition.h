@@ -47,8 +47,14 @@ class ZeroCheckpoint : public ArchiveCheckpoint {
   UnknownNames unknown;  // of all files that were opened
   // Tensors that other ranks have again, whole; nothing but a comparison reads them.
   std::vector<TensorEntry> copies;
+  // The chunk of a tensor that is the mean of these, one of each rank, of one shape and floating.
+  Chunk add_mean(std::vector<TensorEntry> parts);
 
  private:
+  Result<> read_mean(const std::vector<TensorEntry>& parts, std::uint64_t first,
+                     std::span<std::byte> into) const;
+
+  std::vector<std::vector<TensorEntry>> means_;
   // Records, which the low half of Chunk::tag numbers, by file and place: tensors that are views of
   // one storage share a record, so that each reads its own bytes of it alone.
   std::map<std::pair<std::uint32_t, std::uint64_t>, std::uint32_t> numbers_;

@@ -74,7 +74,7 @@ using Widths = std::vector<Shape>;
 
 Result<WholeTensor> joined(std::string_view name, const std::vector<Shape>& parts, std::size_t dim,
                            const Widths& widths) {
-  WholeTensor whole{parts.front(), {}, {}, 0};
+  WholeTensor whole{.shape = parts.front(), .of_ranks = {}, .copies = {}};
   if (dim >= whole.shape.size()) return no_way("a tensor with too few dimensions to be cut");
   std::uint64_t total = 0;
   whole.of_ranks.resize(parts.size());
@@ -111,7 +111,7 @@ Widths as_they_are(const std::vector<Shape>& parts, std::size_t dim) {
 }
 
 WholeTensor of_copies(const std::vector<Shape>& parts) {
-  WholeTensor whole{parts.front(), {}, {}, 0};
+  WholeTensor whole{.shape = parts.front(), .of_ranks = {}, .copies = {}};
   whole.of_ranks.resize(parts.size());
   whole.of_ranks[0] = {{formats::whole(parts.front()), Shape(parts.front().size(), 0)}};
   for (std::size_t rank = 1; rank < parts.size(); ++rank) whole.copies.push_back(rank);
@@ -210,10 +210,13 @@ Result<WholeTensor> TensorParts::merged(std::string_view name,
     return no_way("AutoTP itself says that it cannot be joined: " +
                   printable(why->value->text.empty() ? to_json(*why->value) : why->value->text));
   if (const Known* map = find(maps_, name)) return by_map(*map->value, parts);
-  if (find(copies_, name) != nullptr || find(averages_, name) != nullptr) {
+  const bool copied = find(copies_, name) != nullptr;
+  if (copied || find(averages_, name) != nullptr) {
     if (std::ranges::count(parts, parts.front()) != std::ssize(parts))
       return unlike(name, parts, "they should be copies");
-    return of_copies(parts);
+    WholeTensor whole = of_copies(parts);
+    if (!copied) whole.from = WholeTensor::From::the_mean;
+    return whole;
   }
   if (find(halves_, name) != nullptr) {
     Widths widths(2);
@@ -232,7 +235,7 @@ Result<WholeTensor> TensorParts::merged(std::string_view name,
 Result<WholeTensor> TensorParts::by_map(const Value& map, const std::vector<Shape>& parts) const {
   const auto shape = extents_of(map.find("logical_shape"));
   if (!shape || !checked_volume(*shape)) return no_way("its affine_map has no shape");
-  WholeTensor whole{*shape, {}, {}, 0};
+  WholeTensor whole{.shape = *shape, .of_ranks = {}, .copies = {}};
   whole.of_ranks.resize(parts.size());
   for (std::size_t rank = 0; rank < parts.size(); ++rank) {
     const Value* mine = of_rank(map.find("ranks"), rank);

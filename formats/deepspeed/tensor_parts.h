@@ -25,6 +25,8 @@ struct WholeTensor {
   std::vector<std::vector<PartPiece>> of_ranks;  // without what a rank before has, too
   std::vector<std::size_t> copies;               // ranks that have all of it again
   std::uint64_t left_out = 0;                    // rows of padding behind the vocabulary
+  // Whether it is what the first rank has, or the mean of what all have.
+  enum class From : std::uint8_t { the_first, the_mean } from = From::the_first;
 };
 
 class TensorParts {

@@ -17,6 +17,7 @@
 #include "ebb/formats/folders/joined.h"
 #include "ebb/formats/folders/layout.h"
 #include "ebb/formats/folders/rank_slices.h"
+#include "ebb/formats/folders/tied.h"
 #include "ebb/formats/folders/trainer_state.h"
 #include "ebb/formats/pickle/known_globals.h"
 #include "ebb/formats/safetensors/safetensors.h"
@@ -72,6 +73,7 @@ class Describer {
     }
     EBB_TRY(name_all(parts));
     name_unrecognised(parts);
+    if (kind_ == FolderKind::trainer) EBB_TRY(add_ties(parts));
     summarize();
     return std::unique_ptr<Checkpoint>(std::move(whole_));
   }
@@ -266,6 +268,13 @@ class Describer {
                                   .holds_states = true,
                                   .role = BesideEntry::Role::states});
     }
+  }
+
+  Result<> add_ties(const std::vector<Part>& parts) {
+    auto tied = tied_names(*tree_, catalog());
+    if (!tied) return with_way_out(std::move(tied).error(), Part(), parts);
+    if (*tied) catalog().values.push_back({"tied", {"tied"}, std::move(**tied)});
+    return {};
   }
 
   void note_other_saves() {

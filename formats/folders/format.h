@@ -66,7 +66,9 @@ class FsdpFormat final : public Format {
                 .summary = "the same with FSDP; written sharded, read in full too",
                 .keys = Keys::state_dict,
                 .parts = Parts::files,
-                .composites = Composites::classes}) {}
+                .composites = Composites::classes,
+                .block_states = BlockStates::refused,
+                .tied_names = TiedNames::each}) {}
 };
 
 // Those that are read alone.

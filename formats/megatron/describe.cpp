@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "ebb/formats/catalog/with_catalog.h"
 #include "ebb/formats/core/folder_tree.h"
 #include "ebb/formats/core/json_text.h"
 #include "ebb/formats/core/units.h"
@@ -212,6 +213,20 @@ std::string_view why_bound_to_megatron(const TensorEntry& tensor) {
 Result<std::unique_ptr<Checkpoint>> describe_megatron(std::shared_ptr<const SourceTree> tree) {
   EBB_TRY_ASSIGN(const megatron::Place place, megatron::find_place(*tree));
   return megatron::TorchDistReader(folder_of(std::move(tree), place.folder)).run(place.folder);
+}
+
+Result<std::unique_ptr<Checkpoint>> describe_megatron_with_holes(
+    std::shared_ptr<const SourceTree> tree) {
+  EBB_TRY_ASSIGN(const megatron::Place place, megatron::find_place(*tree));
+  EBB_TRY_ASSIGN(auto stored, describe_dcp_with_holes(folder_of(std::move(tree), place.folder)));
+  Catalog catalog = stored->catalog();
+  catalog.format = "megatron";
+  for (TensorEntry& tensor : catalog.tensors) {
+    megatron::Key key = megatron::parsed_key(*tensor.key);
+    tensor.name = std::move(key.name);
+    tensor.state = std::move(key.state);
+  }
+  return with_catalog(std::move(stored), std::move(catalog));
 }
 
 }  // namespace ebb::formats

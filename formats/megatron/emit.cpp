@@ -78,29 +78,24 @@ class Emitter {
                                                  tensor.state == "master";
                                         })),
         run_dtype_(dtype_of_run(content)),
-        fp32_weights_(run_dtype_ ? fp32_weights_of(content) : std::set<std::uint32_t>()) {}
+        fp32_weights_(run_dtype_ ? fp32_weights_of(content) : std::set<std::uint32_t>()) {
+    for (const TensorEntry& tensor : content.tensors)
+      if (is_weight(tensor.state)) shapes_.emplace(tensor.name, &tensor.shape);
+  }
 
   Result<EmitPlan> run() {
     for (const ValueEntry& entry : content_.values)
       if (is_object_key(entry.key)) EBB_TRY(items_.add_value(entry.key, {}, entry.value));
     for (std::uint32_t i = 0; i < content_.tensors.size(); ++i) {
-      std::string key = key_of(content_.tensors[i]);
-      if (is_object_part(key)) {
-        items_.omit(i, key, kObjectPart);
-        continue;
-      }
-      if (is_nobodys(content_.tensors[i])) {
-        items_.omit(i, key,
-                    "belongs to no model or optimizer; Megatron would take it for a weight");
-        continue;
-      }
-      if (is_misspelled(content_.tensors[i], key)) {
-        items_.omit(i, label_of(content_.tensors[i]), kOtherState);
+      const TensorEntry& tensor = content_.tensors[i];
+      std::string key = key_of(tensor);
+      if (const std::string_view why = why_left_out(tensor, key); !why.empty()) {
+        items_.omit(i, is_of_model(tensor) ? key : label_of(tensor), why);
         continue;
       }
       std::vector<PathItem> path{key};
       const bool is_master = fp32_weights_.contains(i);
-      store(content_.tensors[i], key);
+      store(tensor, key);
       EBB_TRY(items_.add_tensor(std::move(key), std::move(path), i,
                                 is_master ? run_dtype_ : std::nullopt));
       if (is_master) EBB_TRY(add_master(i));
@@ -152,6 +147,18 @@ class Emitter {
     std::string key = state_key(content_.tensors[number].name, "master");
     std::vector<PathItem> path{key};
     return items_.add_tensor(std::move(key), std::move(path), number);
+  }
+
+  // "" where it is stored.
+  std::string_view why_left_out(const TensorEntry& tensor, const std::string& key) const {
+    if (is_object_part(key)) return kObjectPart;
+    if (is_nobodys(tensor))
+      return "belongs to no model or optimizer; Megatron would take it for a weight";
+    if (is_misspelled(tensor, key)) return kOtherState;
+    const auto param = shapes_.find(tensor.name);
+    if (!is_of_model(tensor) && param != shapes_.end() && *param->second != tensor.shape)
+      return "is not of its parameter's shape, in which Megatron's optimizers have every state";
+    return {};
   }
 
   // Beside parameters, what is not known to be one.
@@ -241,7 +248,8 @@ class Emitter {
   std::string folder_;
   dcp::ItemWriter items_;
   OptimizerChain chain_;
-  Catalog stored_;  // as far as a reader takes groups from it
+  std::map<std::string_view, const Shape*> shapes_;  // of parameters
+  Catalog stored_;                                   // as far as a reader takes groups from it
   bool has_params_ = false;
   std::optional<DType> run_dtype_;
   std::set<std::uint32_t> fp32_weights_;  // content tensors that are master weights as well

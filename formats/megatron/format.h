@@ -13,11 +13,16 @@ class TorchDistFormat final : public formats::Format {
   constexpr TorchDistFormat()
       : formats::Format({.name = "megatron",
                          .summary = "Megatron torch_dist, megatron-core 0.12 to 0.19",
-                         .steps = StepCounters::values}) {}
+                         .steps = StepCounters::values,
+                         .block_states = BlockStates::refused}) {}
   bool detect(const SourceTree& tree) const override { return detect_megatron(tree); }
   Result<std::unique_ptr<Checkpoint>> describe(
       std::shared_ptr<const SourceTree> tree) const override {
     return describe_megatron(std::move(tree));
+  }
+  Result<std::unique_ptr<Checkpoint>> describe_with_holes(
+      std::shared_ptr<const SourceTree> tree) const override {
+    return describe_megatron_with_holes(std::move(tree));
   }
   Result<EmitPlan> emit(const EmitRequest& request) const override {
     return emit_megatron(request);
@@ -35,7 +40,9 @@ class TorchDistFormat final : public formats::Format {
 class FsdpFormat final : public formats::Format {
  public:
   constexpr FsdpFormat()
-      : formats::Format({.name = "megatron-fsdp", .summary = "Megatron-FSDP fsdp_dtensor"}) {}
+      : formats::Format({.name = "megatron-fsdp",
+                         .summary = "Megatron-FSDP fsdp_dtensor",
+                         .block_states = BlockStates::refused}) {}
   bool detect(const SourceTree& tree) const override { return detect_megatron_fsdp(tree); }
   Result<std::unique_ptr<Checkpoint>> describe(
       std::shared_ptr<const SourceTree> tree) const override {

@@ -23,6 +23,9 @@ bool detect_megatron_ranks(const SourceTree& tree);
 
 // Read the metadata, the common state and the sharded objects; elements only when asked for.
 Result<std::unique_ptr<Checkpoint>> describe_megatron(std::shared_ptr<const SourceTree> tree);
+// The index alone (describe_dcp_with_holes), under Megatron's names; flat boxes stay flat.
+Result<std::unique_ptr<Checkpoint>> describe_megatron_with_holes(
+    std::shared_ptr<const SourceTree> tree);
 Result<std::unique_ptr<Checkpoint>> describe_megatron_fsdp(std::shared_ptr<const SourceTree> tree);
 Result<std::unique_ptr<Checkpoint>> describe_megatron_ranks(std::shared_ptr<const SourceTree> tree);
 

@@ -1,6 +1,7 @@
 // Source: torch 2.13's DTensor and FSDP2, and what torch_checkpointing 0.1.1 writes of them.
 #include <algorithm>
 
+#include "ebb/formats/catalog/composite.h"
 #include "ebb/formats/catalog/key_path.h"
 #include "ebb/formats/core/float_cast.h"
 #include "ebb/formats/core/json_text.h"
@@ -105,6 +106,7 @@ class Emitter {
   Result<> place_tensor(std::uint32_t number) {
     const StatePlace& place = dict_.tensors[number];
     EBB_TRY(check_item(place.path));
+    if (content_.tensors[number].part_of != nullptr) return place_part(number);
     const DType dtype = content_.tensors[number].dtype;
     if (!torch_name_of(dtype).empty()) {
       tensors_.push_back(number);
@@ -114,6 +116,13 @@ class Emitter {
         compose("tensor {}: torch has no dtype {}", json_string(place.key), name_of(dtype)));
     plan_.omitted.push_back(number);
     return {};
+  }
+
+  Result<> place_part(std::uint32_t number) {
+    const auto path = wholes_.add(content_.tensors[number], number, dict_.tensors[number].path);
+    if (!path) return {};
+    tensors_.push_back(number);
+    return nesting_.add(*path, Nesting::Leaf{number});
   }
 
   Result<> place_value(const PlacedValue& value) {
@@ -130,11 +139,12 @@ class Emitter {
     return nesting_.add(container);
   }
 
-  // FSDP2 cuts parameters and what the optimizer keeps like them; counters and the numbers of
-  // generators are whole at every rank.
+  // FSDP2 cuts parameters and what the optimizer keeps like them; counters, the numbers of
+  // generators and what is made of parts are whole at every rank.
   bool is_cut(std::uint32_t number) const {
     const TensorEntry& tensor = content_.tensors[number];
-    return spec_.policy == Policy::rows && !tensor.shape.empty() && is_floating(tensor.dtype);
+    return tensor.part_of == nullptr && spec_.policy == Policy::rows && !tensor.shape.empty() &&
+           is_floating(tensor.dtype);
   }
 
   void write(const std::string& item, const Nesting::Place& place, std::uint32_t rank) {
@@ -143,6 +153,8 @@ class Emitter {
     torch_save::write_nested(file, nesting_, place, [&](const Nesting::Leaf& leaf) {
       if (const auto* value = std::get_if<const Value*>(&leaf)) return file.value(**value);
       const auto number = std::get<std::uint32_t>(leaf);
+      if (const TensorEntry& tensor = content_.tensors[number]; tensor.part_of != nullptr)
+        return file.composite(wholes_.parts_of(tensor));
       is_cut(number) ? ranks_.part(file, number, rank) : file.tensor(number);
     });
     plan_.files.push_back(file.finish(stem + ".pt", Rank{rank}));
@@ -161,8 +173,16 @@ class Emitter {
   // A counter of steps lies beside the processor, unless the optimizer counts on the device.
   Held held(std::uint32_t number) const {
     if (is_cut(number)) return Held::in_rows;
-    const bool counter = !is_weight(content_.tensors[number].state) && !steps_on_device_;
+    const TensorEntry& tensor = content_.tensors[number];
+    const bool counter =
+        !is_weight(tensor.state) && shape_of_whole(tensor).empty() && !steps_on_device_;
     return counter ? Held::whole_on_cpu : Held::whole_on_device;
+  }
+
+  std::vector<PathItem> path_of(std::uint32_t number) const {
+    TensorEntry tensor = content_.tensors[number];
+    tensor.path = dict_.tensors[number].path;
+    return tensor.part_of == nullptr ? tensor.path : whole_of(tensor).path;
   }
 
   // Those that hold tensors.
@@ -174,7 +194,8 @@ class Emitter {
       pickle.dict(item, [&] {
         pickle.dict("nested_path_to_metadata", [&] {
           for (const std::uint32_t number : numbers) {
-            pickle.string(path_text(std::span(dict_.tensors[number].path).subspan(1)));
+            const std::vector<PathItem> path = path_of(number);
+            pickle.string(path_text(std::span(path).subspan(1)));
             ranks_.metadata_of(pickle, number, held(number));
           }
         });
@@ -189,7 +210,8 @@ class Emitter {
   StateDict dict_;
   bool steps_on_device_ = false;
   Nesting nesting_;
-  std::vector<std::uint32_t> tensors_;  // that are stored
+  torch_save::PlacedWholes wholes_;
+  std::vector<std::uint32_t> tensors_;  // that are stored; of one made of parts, the first
   EmitPlan plan_;
 };
 

@@ -14,7 +14,8 @@ class Format final : public formats::Format {
   constexpr Format()
       : formats::Format({.name = "torch-checkpointing",
                          .summary = "a folder of the package torch_checkpointing, 0.1",
-                         .keys = Keys::state_dict}) {}
+                         .keys = Keys::state_dict,
+                         .composites = Composites::classes}) {}
   bool detect(const SourceTree& tree) const override { return detect_torch_checkpointing(tree); }
   Result<std::unique_ptr<Checkpoint>> describe(
       std::shared_ptr<const SourceTree> tree) const override {

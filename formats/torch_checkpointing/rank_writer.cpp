@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <numeric>
 
+#include "ebb/formats/catalog/composite.h"
 #include "ebb/formats/core/compose.h"
 #include "ebb/formats/torch/tensor.h"
 
@@ -111,7 +112,8 @@ void RankWriter::files(PickleWriter& pickle) const {
 }
 
 void RankWriter::metadata_of(PickleWriter& pickle, std::uint32_t number, Held held) const {
-  const TensorEntry& tensor = content_.tensors[number];
+  const TensorEntry& stored = content_.tensors[number];
+  const TensorEntry tensor = stored.part_of == nullptr ? stored : whole_of(stored);
   const auto integers = [&](std::span<const std::uint64_t> values) {
     for (const std::uint64_t value : values) pickle.integer(static_cast<std::int64_t>(value));
   };

@@ -1,4 +1,3 @@
-#include "ebb/formats/catalog/composite.h"
 #include "ebb/formats/core/json_text.h"
 #include "ebb/formats/state_dict/nesting.h"
 #include "ebb/formats/state_dict/state_dict.h"
@@ -48,23 +47,16 @@ class Emitter {
  private:
   Result<> place_tensor(std::uint32_t number) {
     const StatePlace& place = dict_.tensors[number];
-    if (content_.tensors[number].part_of != nullptr) return place_part(number);
+    if (content_.tensors[number].part_of != nullptr) {
+      const auto path = wholes_.add(content_.tensors[number], number, place.path);
+      return path ? nesting_.add(*path, Nesting::Leaf{number}) : Result<>();
+    }
     const DType dtype = content_.tensors[number].dtype;
     if (!torch_name_of(dtype).empty()) return nesting_.add(place.path, Nesting::Leaf{number});
     plan_.dropped.push_back(
         compose("tensor {}: torch has no dtype {}", json_string(place.key), name_of(dtype)));
     plan_.omitted.push_back(number);
     return {};
-  }
-
-  // The first one of a whole takes its place.
-  Result<> place_part(std::uint32_t number) {
-    TensorEntry part = content_.tensors[number];
-    std::vector<std::uint32_t>& parts = parts_of_[part.part_of->whole.get()];
-    parts.push_back(number);
-    if (parts.size() > 1) return {};
-    part.path = dict_.tensors[number].path;
-    return nesting_.add(whole_of(part).path, Nesting::Leaf{number});
   }
 
   Result<> place_value(PlacedValue& value) {
@@ -85,9 +77,9 @@ class Emitter {
   }
 
   void write(const Nesting::Leaf& leaf) {
-    if (const auto* tensor = std::get_if<std::uint32_t>(&leaf)) {
-      const auto& part = content_.tensors[*tensor].part_of;
-      return part ? file_.composite(parts_of_.at(part->whole.get())) : file_.tensor(*tensor);
+    if (const auto* number = std::get_if<std::uint32_t>(&leaf)) {
+      const TensorEntry& tensor = content_.tensors[*number];
+      return tensor.part_of ? file_.composite(wholes_.parts_of(tensor)) : file_.tensor(*number);
     }
     file_.value(*std::get<const Value*>(leaf));
   }
@@ -96,7 +88,7 @@ class Emitter {
   Loader loader_;
   StateDict dict_;
   Nesting nesting_;
-  std::map<const Composite*, std::vector<std::uint32_t>> parts_of_;
+  PlacedWholes wholes_;
   TorchFileWriter file_;
   EmitPlan plan_;
 };

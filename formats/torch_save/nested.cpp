@@ -1,5 +1,9 @@
 #include "ebb/formats/torch_save/nested.h"
 
+#include <utility>
+
+#include "ebb/formats/catalog/composite.h"
+
 namespace ebb::formats::torch_save {
 namespace {
 
@@ -55,6 +59,19 @@ class NestedWriter {
 void write_nested(PickleWriter& file, const Nesting& nesting, const Nesting::Place& place,
                   const std::function<void(const Nesting::Leaf&)>& leaf) {
   NestedWriter(file, nesting, leaf).write(place);
+}
+
+std::optional<std::vector<PathItem>> PlacedWholes::add(TensorEntry part, std::uint32_t number,
+                                                       const std::vector<PathItem>& path) {
+  std::vector<std::uint32_t>& parts = parts_[part.part_of->whole.get()];
+  parts.push_back(number);
+  if (parts.size() > 1) return std::nullopt;
+  part.path = path;
+  return whole_of(part).path;
+}
+
+std::span<const std::uint32_t> PlacedWholes::parts_of(const TensorEntry& part) const {
+  return parts_.at(part.part_of->whole.get());
 }
 
 }  // namespace ebb::formats::torch_save

@@ -208,7 +208,7 @@ def tied():
 # --- accelerate -----------------------------------------------------------------------------------
 
 
-def rank_of_fsdp(rank, port, folder, saved, result):
+def rank_of_fsdp(rank, port, folder, saved, result, tied):
     os.environ.update(RANK=str(rank), WORLD_SIZE="2", LOCAL_RANK=str(rank), MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port))
     import torch.distributed as dist
     from accelerate.utils import fsdp_utils
@@ -216,7 +216,7 @@ def rank_of_fsdp(rank, port, folder, saved, result):
     from torch.distributed.fsdp import ShardedStateDictConfig, StateDictType, fully_shard
 
     dist.init_process_group("gloo", rank=rank, world_size=2)
-    model = llama()
+    model = llama(tied)
     with torch.no_grad():
         for param in model.parameters():
             param.fill_(7)
@@ -245,25 +245,38 @@ def rank_of_fsdp(rank, port, folder, saved, result):
     dist.destroy_process_group()
 
 
-@row("accelerate, FSDP2 of 2: loads the folder, saves it, Trainer goes on from that", "accelerate")
-def fsdp():
+def through_fsdp(one, name):
+    """Loaded by accelerate from a folder for 3 ranks, on 2, and saved: Trainer goes on from that."""
     import torch.multiprocessing as mp
-    one = original()
+    tied = one.kind.get("tied", False)
     convert(one.folder, "refused", "--to", "accelerate-fsdp", fails=["--names FILE"])
-    convert(one.folder, "fsdp", "--to", "accelerate-fsdp", "--names", one.names, "-w", "3")
+    said = convert(one.folder, name, "--to", "accelerate-fsdp", "--names", one.names, "-w", "3")
+    assert ("lm_head.weight = model.embed_tokens.weight" in said) == tied, said
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    mp.spawn(rank_of_fsdp, (port, "fsdp", "fsdp-saved", "fsdp.pt"), nprocs=2, join=True)
-    loaded = torch.load("fsdp.pt", weights_only=True)
+    mp.spawn(rank_of_fsdp, (port, name, f"{name}-saved", f"{name}.pt", tied), nprocs=2, join=True)
+    loaded = torch.load(f"{name}.pt", weights_only=True)
+    if tied:
+        assert torch.equal(loaded["held"].pop("lm_head.weight"), one.held["model.embed_tokens.weight"])
     assert loaded["held"].keys() == one.held.keys(), loaded["held"].keys() ^ one.held.keys()
     for key, value in one.held.items():
         assert torch.equal(loaded["held"][key], value), f"{key} differs"
     assert [group["lr"] for group in loaded["groups"]] == [group["lr"] for group in one.groups]
     for file in ("scheduler.pt", "trainer_state.json"):
-        shutil.copy(f"fsdp/{file}", f"fsdp-saved/{file}")
-    convert("fsdp-saved", "from-fsdp", "--to", "transformers")
-    return one.judge("from-fsdp", settings=False)
+        shutil.copy(f"{name}/{file}", f"{name}-saved/{file}")
+    convert(f"{name}-saved", f"from-{name}", "--to", "transformers")
+    return one.judge(f"from-{name}", settings=False)
+
+
+@row("accelerate, FSDP2 of 2: loads the folder, saves it, Trainer goes on from that", "accelerate")
+def fsdp():
+    return through_fsdp(original(), "fsdp")
+
+
+@row("accelerate, FSDP2 of 2: the same of a model with tied weights", "accelerate")
+def tied_fsdp():
+    return through_fsdp(Original("tied-job", tied=True), "tied-fsdp")
 
 
 # --- DeepSpeed ------------------------------------------------------------------------------------

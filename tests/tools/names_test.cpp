@@ -128,6 +128,64 @@ TEST(NamesByOrder, AreMarkedWhereverTheyAreWritten) {
   }
 }
 
+// torchao's CPUOffloadOptimizer: an optimizer for each matrix, and one for the rest.
+TEST(OptimizersOfOneParameterEach, AreNamedByShapesAndByWhatIsSaid) {
+  const std::string source = "torch/layout_offloaded/data";
+  const ScratchDirectory scratch;
+  const Outcome shown = run_program("ckpt-inspect", {source});
+  EXPECT_TRUE(says(shown.out, "3 parameters of an optimizer are numbers")) << shown.out;
+  EXPECT_TRUE(says(shown.out, "3 are alike, [4, 4] (q, k, v)")) << shown.out;
+  const std::size_t note = shown.out.find("are numbers");
+  EXPECT_EQ(shown.out.find("are numbers", note + 1), std::string::npos) << shown.out;
+  const Outcome refused = convert({source, scratch / "no", "--to", "deepspeed"});
+  EXPECT_EQ(refused.exit, 4) << refused.err;
+  EXPECT_TRUE(says(refused.err, "'optimizer.offloaded.0.0' (exp_avg)")) << refused.err;
+  const std::string names = written(scratch / "names.txt", "q\nk\nv\nup\ndown\nnorm\nbias\n");
+  for (const char* format : {"ebb", "deepspeed", "megatron"}) {
+    const std::string out = scratch / format;
+    const Outcome run = convert({source, out, "--to", format, "--names", names});
+    ASSERT_EQ(run.exit, 0) << format << ": " << run.err;
+    for (const auto& [number, name] : std::vector<std::pair<std::string, std::string>>{
+             {"offloaded.0.0", "q"}, {"offloaded.1.0", "k"}, {"offloaded.2.0", "v"}})
+      EXPECT_EQ(digest_of(out, name, "exp_avg"),
+                digest_of(source, "optimizer." + number, "exp_avg"))
+          << format << " " << name;
+    EXPECT_EQ(digest_of(out, "up", "exp_avg"), digest_of(source, "up", "exp_avg")) << format;
+  }
+}
+
+// What has no effect is said to have none.
+TEST(NamesThatGoNowhere, AreSaidTo) {
+  const ScratchDirectory scratch;
+  std::string lines;
+  for (const char* layer : {"0", "1", "2", "3", "4", "5"})
+    lines += std::string("l") + layer + ".weight\n";
+  const std::string names = written(scratch / "names.txt", lines);
+  const std::string numbers = "dcp/numbers_ddp_w2/data";
+  struct Row {
+    std::vector<std::string> arguments;
+    std::string said;  // "": they go somewhere
+  };
+  const std::vector<Row> rows = {
+      {{numbers, "--to", "dcp", "--names", names}, "dcp keeps the keys of the state dict"},
+      {{numbers, "--to", "torch", "--names", names}, "torch keeps the keys of the state dict"},
+      {{numbers, "--to", "torch", "--names", "order"}, "torch keeps the keys of the state dict"},
+      {{numbers, "--weights", "--names", names}, "weights have names of their own"},
+      {{"folders/trainer/data", "--to", "safetensors", "--names", "order", "--drop"},
+       "no name in it is by order"},
+      {{numbers, "--to", "safetensors", "--names", names}, ""},
+      {{"torch/layout_int_steps/data", "--to", "ebb", "--names", "order"}, ""}};
+  std::size_t count = 0;
+  for (const Row& row : rows) {
+    std::vector<std::string> arguments = row.arguments;
+    arguments.insert(arguments.begin() + 1, scratch / std::to_string(count++));
+    const Outcome run = convert(arguments);
+    EXPECT_EQ(run.exit, 0) << run.err;
+    EXPECT_EQ(says(run.out, "--names changes nothing here"), !row.said.empty()) << run.out;
+    EXPECT_TRUE(says(run.out, row.said)) << row.said << ": " << run.out;
+  }
+}
+
 // Python's int counts steps like a tensor does, wherever it goes.
 TEST(StepCounters, ThatArePythonsIntsArriveAndComeBack) {
   const std::string source = "torch/layout_int_steps/data";

@@ -1,7 +1,13 @@
-// Quantised tensors, as torchao keeps them (tests/fixtures/quantized): listed as what they are made
-// of, sound, passed on, and made plain. The truth is what torchao's own dequantize() gives.
+// Quantised tensors, as torchao and bitsandbytes keep them (tests/fixtures/quantized): listed as
+// what they are made of, sound, passed on, and made plain. The truth is what torchao's own
+// dequantize() gives, and what bitsandbytes' optimizer held.
 #include <gtest/gtest.h>
 
+#include <filesystem>
+#include <set>
+
+#include "ebb/formats/registry.h"
+#include "tests/support/expected.h"
 #include "tests/support/program.h"
 #include "tests/tools/convert.h"
 
@@ -32,6 +38,15 @@ class Quantized : public testing::Test {
     EXPECT_EQ(done.exit, 0) << name << ": " << done.err;
     return to;
   }
+  // Against the fixture's expected.json.
+  static void expect_content(const std::string& path, const std::string& name) {
+    const Outcome found = inspect(path, {"--tensors", "--digest", "--json"});
+    EXPECT_EQ(found.exit, 0) << path << ": " << found.err;
+    EXPECT_EQ(test_support::content_differences(found.out, fixture(name) + "/expected.json",
+                                                test_support::Compare::tensors),
+              "")
+        << path;
+  }
   static void expect_same(const std::string& left, const std::string& right,
                           const std::vector<std::string>& flags = {}) {
     std::vector<std::string> all = {"--diff", right};
@@ -44,7 +59,12 @@ class Quantized : public testing::Test {
   int count_ = 0;
 };
 
-const std::vector<std::string> kStates = {"states.pt", "ranks_w2/data", "dcp_w2/data"};
+// States of AdamW8bit, by number and by name.
+const std::vector<std::string> kBlocks = {"bnb_nested", "bnb_flat", "bnb_nested_dcp",
+                                          "bnb_flat_dcp"};
+const std::vector<std::string> kStates = {"states.pt", "ranks_w2/data", "dcp_w2/data",
+                                          "checkpointing_rows_w2/data",
+                                          "checkpointing_whole_w2/data"};
 
 TEST_F(Quantized, StatesAreListedAsTheyAreStored) {
   for (const std::string& name : kStates) {
@@ -100,7 +120,8 @@ TEST_F(Quantized, WeightsAreMadePlainAsTheirClassesDoIt) {
 TEST_F(Quantized, ClassesComeBackFromWhereverTheyGo) {
   for (const std::string& name : kStates) {
     std::string there = fixture(name);
-    for (const char* format : {"dcp", "safetensors", "torch", "ebb", "dcp", "torch"})
+    for (const char* format :
+         {"dcp", "safetensors", "torch", "torch-checkpointing", "ebb", "dcp", "torch"})
       there = converted(there, std::string(format) + std::to_string(++count_), {"--to", format});
     const std::string plain =
         converted(there, "plain" + std::to_string(count_), {"--to", "torch", "--dequantize"});
@@ -183,6 +204,78 @@ TEST_F(Quantized, WhatAFormatCannotHoldIsRefusedByName) {
   const Outcome weights = convert({fixture("weights.pt"), scratch_ / "w", "--weights"});
   EXPECT_EQ(weights.exit, 4);
   EXPECT_TRUE(says(weights.err, "is of the class")) << weights.err;
+}
+
+TEST_F(Quantized, StatesInBlocksHaveWhatBitsandbytesHeld) {
+  for (const std::string& name : kBlocks) {
+    expect_content(fixture(name) + "/data", name);
+    EXPECT_TRUE(says(inspect(fixture(name) + "/data", {"--verify"}).out, "sound")) << name;
+  }
+}
+
+// QLoRA: the base in four bits is all of it in DeepSpeed's model file, the adapters have masters.
+TEST_F(Quantized, ABaseInFourBitsIsWhatDeepSpeedHeld) {
+  const std::string source = fixture("qlora_z2_w2") + "/data";
+  expect_content(source, "qlora_z2_w2");
+  expect_same(source, converted(source, "z", {"--to", "deepspeed", "-w", "3"}));
+  for (const char* format : {"deepspeed-universal", "dcp"})
+    expect_same(source, converted(source, format, {"--to", format}));
+}
+
+// Every kind to every target: it arrives as it was, or is refused by one error that names it.
+struct Kind {
+  std::string source;
+  std::vector<std::string> flags;
+  std::string named;
+  std::set<std::string> refused;  // by these
+  std::string truth;              // of what is made plain; "": it is compared as it is
+};
+std::vector<Kind> all_kinds() {
+  const std::set<std::string> jobs = {"deepspeed", "deepspeed-universal", "megatron",
+                                      "megatron-fsdp"};
+  std::set<std::string> others = jobs, fsdp = jobs;
+  others.insert({"dcp", "torch", "torch-checkpointing", "transformers", "accelerate-fsdp"});
+  fsdp.insert("accelerate-fsdp");
+  std::vector<Kind> kinds = {{"weights.pt", {}, "is of the class", others, "weights_truth.pt"}};
+  for (const std::string& name : kStates)
+    kinds.push_back({name, {}, "is of the class OptimState8bit", jobs, "states_truth.pt"});
+  for (const std::string& name : kBlocks)
+    kinds.push_back({name + "/data",
+                     name.ends_with("dcp") ? std::vector<std::string>{}
+                                           : std::vector<std::string>{"--names", "order"},
+                     "is a state in 8 bits of bitsandbytes", fsdp, ""});
+  return kinds;
+}
+
+TEST_F(Quantized, EveryKindArrivesOrIsRefusedByName) {
+  const bool reads_hdf5 = std::filesystem::exists(std::string(EBB_BIN) + "/ebb-hdf5-reader");
+  for (const Kind& kind : all_kinds())
+    for (const formats::Format* format : formats::written_formats()) {
+      const std::string to(format->name());
+      if (to == "hdf5" && !reads_hdf5) continue;
+      const std::string label = kind.source + " to " + to;
+      const std::string out = scratch_ / std::to_string(++count_);
+      std::vector<std::string> arguments = {fixture(kind.source), out, "--to", to};
+      arguments.insert(arguments.end(), kind.flags.begin(), kind.flags.end());
+      const Outcome run = convert(arguments);
+      if (kind.refused.contains(to)) {
+        EXPECT_EQ(run.exit, 4) << label << ": " << run.out;
+        EXPECT_TRUE(says(run.err, kind.named) || says(run.err, "has no optimizer"))
+            << label << ": " << run.err;
+        EXPECT_TRUE(says(run.err, "hint: ")) << label << ": " << run.err;
+        EXPECT_EQ(run.err.find("error:"), run.err.rfind("error:")) << label << ": " << run.err;
+        continue;
+      }
+      ASSERT_EQ(run.exit, 0) << label << ": " << run.err;
+      EXPECT_EQ(inspect(out, {"--verify"}).exit, 0) << label;
+      if (kind.truth.empty())
+        expect_same(out, fixture(kind.source));
+      else
+        expect_same(converted(out, std::to_string(++count_), {"--to", "torch", "--dequantize"}),
+                    fixture(kind.truth),
+                    {"--state", "param", "--state", "exp_avg", "--state", "exp_avg_sq", "--state",
+                     "max_exp_avg_sq"});
+    }
 }
 
 TEST_F(Quantized, PlainWeightsBesideThemAreWeights) {

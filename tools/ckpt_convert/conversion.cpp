@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <iterator>
 #include <set>
 #include <span>
 
@@ -170,13 +171,12 @@ Result<Prepared> prepare(const Request& request) {
   EBB_TRY(check_places(request));
   auto before = libswap::FileStates::below(trimmed(request.source));
   EBB_TRY_ASSIGN(Opened opened, open_source(request));
-  auto& [source, order] = opened;
+  auto& [source, order, changes] = opened;
   if (!before) return std::move(before).error();
-  std::vector<std::string> changes;
   if (request.quantized == Quantized::made_plain) {
     EBB_TRY_ASSIGN(formats::Dequantized made, formats::dequantized(std::move(source)));
     source = std::move(made.checkpoint);
-    changes = std::move(made.changes);
+    std::ranges::move(made.changes, std::back_inserter(changes));
   }
   EBB_TRY_ASSIGN(const auto chosen, select(source->catalog(), request.selection));
   for (const TensorEntry* tensor : chosen) {

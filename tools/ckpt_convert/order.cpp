@@ -1,6 +1,9 @@
 #include "tools/ckpt_convert/order.h"
 
+#include <algorithm>
+
 #include "ebb/formats/core/json_text.h"
+#include "ebb/formats/registry.h"
 #include "ebb/formats/state_dict/names.h"
 #include "ebb/formats/state_dict/numbers.h"
 #include "tools/cli/checkpoints.h"
@@ -41,9 +44,31 @@ Result<formats::SaidOrder> order_like(const Request& request, const formats::Par
   return order;
 }
 
-}  // namespace
+// "" where the names that --names says arrive in what is written.
+std::string unused_names(const Request& request, const Catalog& source) {
+  const bool by_order = request.names_by_order == formats::NamesByOrder::taken;
+  if (request.names.empty() && !by_order) return {};
+  constexpr std::string_view kNothing = "--names changes nothing here: ";
+  if (request.taking == formats::Taking::weights)
+    return compose("{}weights have names of their own", kNothing);
+  const auto& to = request.format->traits();
+  const bool keys_stay = to.keys == formats::Keys::state_dict &&
+                         to.parts == formats::Parts::found &&
+                         formats::format_of(source).traits().keys == formats::Keys::state_dict;
+  if (keys_stay)
+    return compose(
+        "{}{} keeps the keys of the state dict, and the numbers in them; names are in what is "
+        "written as accelerate-fsdp, safetensors, ebb, deepspeed and others",
+        kNothing, to.name);
+  const bool any = std::ranges::any_of(source.parts.optimizers, [](const auto& optimizer) {
+    return optimizer.named == formats::NamedBy::order;
+  });
+  if (by_order && !any && formats::said_by_order(source).by_order == 0)
+    return compose("{}no name in it is by order", kNothing);
+  return {};
+}
 
-Result<Opened> open_source(const Request& request) {
+Result<Opened> opened_source(const Request& request) {
   formats::PartsSaid named = request.parts;
   named.names = all_names(request);
   Opened opened;
@@ -61,6 +86,15 @@ Result<Opened> open_source(const Request& request) {
     }
   }
   EBB_TRY_ASSIGN(opened.source, open_checkpoint(request.source, named));
+  return opened;
+}
+
+}  // namespace
+
+Result<Opened> open_source(const Request& request) {
+  EBB_TRY_ASSIGN(Opened opened, opened_source(request));
+  opened.changes.push_back(unused_names(request, opened.source->catalog()));
+  std::erase(opened.changes, "");
   return opened;
 }
 

@@ -4,6 +4,8 @@
 
 #include <memory>
 #include <optional>
+#include <string>
+#include <vector>
 
 #include "ebb/formats/catalog/catalog.h"
 #include "ebb/formats/conversion/param_order.h"
@@ -14,6 +16,7 @@ namespace ebb::tools::convert {
 struct Opened {
   std::unique_ptr<Checkpoint> source;
   std::optional<formats::SaidOrder> order;  // unset: as the source has it
+  std::vector<std::string> changes;         // of what was said that has no effect, a line each
 };
 Result<Opened> open_source(const Request& request);
 

@@ -3,6 +3,7 @@
 #include <cstdlib>
 
 #include "ebb/formats/pickle/known_globals.h"
+#include "ebb/formats/registry.h"
 #include "ebb/libswap/sys/process.h"
 #include "tools/ckpt_inspect/flags.h"
 #include "tools/ckpt_inspect/modes.h"
@@ -78,6 +79,18 @@ Result<Exit> show_undescribed(Console& console, const Arguments& arguments, std:
   return error;
 }
 
+// The map of what is not whole, where an index tells what would lie where. The error stays one.
+Result<> draw_holes(Console& console, const Arguments& arguments,
+                    std::unique_ptr<Checkpoint>& checkpoint) {
+  EBB_TRY_ASSIGN(auto tree, open_tree_at(arguments.positional(0)));
+  auto described = formats::describe_with_holes(std::move(tree));
+  if (!described) return {};
+  checkpoint = *std::move(described);
+  EBB_TRY_ASSIGN(const View view, view_of(arguments.positional(0), *checkpoint, arguments));
+  EBB_TRY(write_map(console, view, *arguments.text("map")));
+  return {};
+}
+
 Result<Exit> show(Console& console, const View& view, const Arguments& arguments,
                   std::string_view mode) {
   if (mode == "tensors")
@@ -130,7 +143,11 @@ Result<Exit> work(Console& console, const Arguments& arguments,
                               arguments.count("limit")});
   }
   auto described = open_checkpoint(path, {arguments.texts("model"), arguments.texts("optimizer")});
-  if (!described) return show_undescribed(console, arguments, mode, described.error());
+  if (!described) {
+    if (mode == "map" && is_damage(described.error()))
+      EBB_TRY(draw_holes(console, arguments, checkpoint));
+    return show_undescribed(console, arguments, mode, described.error());
+  }
   checkpoint = std::move(*described);
   EBB_TRY_ASSIGN(const View view, view_of(path, *checkpoint, arguments));
   EBB_TRY_ASSIGN(const Exit exit, show_watched(console, view, arguments, mode));

@@ -6,6 +6,7 @@ from __future__ import annotations
 import ctypes
 import hashlib
 import json
+import math
 import os
 import random
 import shutil
@@ -14,6 +15,7 @@ import unittest
 from pathlib import Path
 
 import ebb
+from ebb import _values
 
 FIXTURES = Path(os.environ["EBB_FIXTURES"])
 
@@ -102,6 +104,49 @@ def damage(file: Path, dice: random.Random) -> None:
         there[at] ^= 1 << dice.randrange(8)
     file.chmod(0o644)
     file.write_bytes(there)
+
+
+class Values(unittest.TestCase):
+    def test_are_pythons_own(self) -> None:
+        with ebb.open(FIXTURES / "dcp/zoo_w1/data") as checkpoint:
+            found = checkpoint.metadata
+        wanted = {
+            "values.int": -5, "values.big": 9223372036854775819, "values.float": 0.1,
+            "values.inf": -math.inf, "values.str": "\u00fcn\u00ef \u2603",
+            "values.bytes": b"\x00\xff\x80abc", "values.none": None, "values.true": True,
+            "values.tuple": (1, "x", (2.5, None)), "values.empty_list": [],
+            "values.empty_tuple": (), "values.set": {1, 3}, "values.cplx": 1.5 - 2j,
+            "values.size": (3, 4), "values.dtype": "bfloat16", "lists.nested_ints": [[1, 2], [3, [4]]],
+        }  # fmt: skip
+        self.assertEqual({key: found[key] for key in wanted}, wanted)
+        self.assertEqual({key: type(found[key]) for key in wanted},
+                         {key: type(value) for key, value in wanted.items()})  # fmt: skip
+        self.assertTrue(math.isnan(found["values.nan"]))
+        tensor, text = found["lists.mixed.2"]
+        self.assertEqual((tensor.dtype, tensor.shape, text), ("int64", (2,), "in tuple"))
+
+    def test_of_groups_are_pythons_own(self) -> None:
+        with ebb.open(FIXTURES / "torch/muon_adamw_state/data") as checkpoint:
+            adamw = next(one for one in checkpoint.groups if one.optimizer == "adamw")
+        self.assertEqual(adamw.settings["betas"], (0.9, 0.999))
+
+    def test_that_json_spells_with_a_mark(self) -> None:
+        for text, wanted in (
+            ('{"$dict": [[1, "a"], [{"$tuple": [2]}, "b"]]}', {1: "a", (2,): "b"}),
+            ('{"$dict": [["$tuple", [1]]]}', {"$tuple": [1]}),
+            ('{"$dict": [["$ebb.tensor", 1]]}', {"$ebb.tensor": 1}),
+            ('{"$dict": [["$ebb.tensor", {"dtype": {"$dtype": "U8"}, "shape": [2], '
+             '"bytes": {"$bytes": "0102"}}]]}', ("uint8", (2,), b"\x01\x02", None)),
+            ('{"$dict": [["$ebb.object", ["a.B", {"$tuple": [1]}, {"x": 2}]]]}',
+             ("a.B", (1,), {"x": 2})),
+            ('{"$object": "a.B"}', ("a.B", (), None)),
+            ('{"$object": {"class": "a.B", "state": {"x": 1}}}', ("a.B", (), {"x": 1})),
+            ('{"$set": [{"$object": {"class": "a.B", "state": {}}}]}', [("a.B", (), {})]),
+            ('{"$unknown": 1}', {"$unknown": 1}),
+            ('{"plain": {"$float": "inf"}}', {"plain": math.inf}),
+        ):  # fmt: skip
+            with self.subTest(text):
+                self.assertEqual(_values.loads(text), wanted)
 
 
 class Checkpoint(unittest.TestCase):

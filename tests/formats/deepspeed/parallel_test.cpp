@@ -83,6 +83,31 @@ INSTANTIATE_TEST_SUITE_P(WithoutZero, ParallelFixture,
 INSTANTIATE_TEST_SUITE_P(Experts, ParallelFixture,
                          testing::Values("moe_z1_bf16_w2", "moe_z2_bf16_w4"));
 
+// What the ranks have is no copy; the truth is what DeepSpeed's own converter makes of it.
+TEST(AveragedParameters, AreTheMeanOfWhatTheRanksHave) {
+  const auto checkpoint = described(fixture("autotp_average_w4"));
+  EXPECT_EQ(test_support::differences(*checkpoint, kFixtures / "autotp_average_w4/expected.json",
+                                      test_support::Compare::tensors),
+            "");
+  const Catalog& catalog = checkpoint->catalog();
+  EXPECT_TRUE(std::ranges::any_of(catalog.notes, [](const std::string& note) {
+    return note.find("5 parameters, \"model.embed_tokens.weight\" among them, are the mean") !=
+           std::string::npos;
+  }));
+  const auto tensor = std::ranges::find_if(catalog.tensors, [](const TensorEntry& one) {
+    return one.name == "model.embed_tokens.weight" && one.state == "exp_avg";
+  });
+  ASSERT_NE(tensor, catalog.tensors.end());
+  const Chunk& chunk = tensor->chunks.front();
+  ByteVector whole(chunk.length), pieces(chunk.length);
+  ASSERT_TRUE(checkpoint->read(*tensor, chunk, 0, whole).has_value());
+  for (std::size_t at = 0; at < pieces.size(); at += 7) {
+    const auto piece = std::span(pieces).subspan(at, std::min<std::size_t>(7, pieces.size() - at));
+    ASSERT_TRUE(checkpoint->read(*tensor, chunk, at, piece).has_value());
+  }
+  EXPECT_EQ(pieces, whole);
+}
+
 // Every file of a rank, a layer or an expert is missed by its name.
 TEST(ParallelDamage, DS02AMissingFileIsNamed) {
   const std::pair<std::string, std::string> cases[] = {

@@ -20,6 +20,7 @@ TEST(FoldersDamage, EveryTornPartIsNamed) {
       {"trainer", "scheduler.pt"},
       {"trainer", "rng_state.pth"},
       {"trainer", "trainer_state.json"},
+      {"trainer_tied", "config.json"},
       {"trainer_bin", "pytorch_model.bin"},
       {"trainer_cut", "model-00002-of-00002.safetensors"},
       {"accelerate", "optimizer.bin"},

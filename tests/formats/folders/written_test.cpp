@@ -3,9 +3,12 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <fstream>
+#include <iterator>
 
 #include "ebb/formats/conversion/convert.h"
 #include "ebb/formats/registry.h"
+#include "ebb/formats/state_dict/numbers.h"
 #include "tests/formats/folders/folders_fixtures.h"
 #include "tests/support/emit_in_memory.h"
 #include "tests/support/expected.h"
@@ -283,6 +286,57 @@ TEST(WrittenFsdpFolder, IsTwoShardedCheckpointsUnderTheKeysOfTheLoaders) {
         "optimizer_0/.metadata", "optimizer_0/__1_0.distcp", "scheduler.pt", "trainer_state.json"})
     EXPECT_NE(written->tree->find(file), nullptr) << file;
   EXPECT_EQ(written->checkpoint->catalog().groups.at(1).params, kNoDecay);
+}
+
+// As tests/fixtures/folders/make.py writes them down, in the optimizer's order.
+Names lines_of(const std::string& file) {
+  std::ifstream lines(std::string(EBB_FIXTURES) + "/folders/" + file);
+  return {std::istream_iterator<std::string>(lines), {}};
+}
+
+// What FSDP's model lists, its loader wants; a Trainer saves one name of a tied parameter.
+TEST(WrittenFsdpFolder, HasTiedParametersUnderEachName) {
+  formats::PartsSaid said;
+  said.names = lines_of("trainer_tied/names");
+  const auto source = read(load("trainer_tied"), said);
+  ASSERT_NE(source, nullptr);
+  const auto truth = truth_of("trainer_tied");
+  for (const char* through : {"", "dcp", "deepspeed", "ebb"}) {
+    auto from = read(load("trainer_tied"), said);
+    if (*through != '\0') {
+      const auto there = write(*source, through);
+      ASSERT_TRUE(there) << through << there.error().message;
+      const bool numbered = formats::has_numbers(there->checkpoint->catalog());
+      from = read(there->tree, numbered ? said : formats::PartsSaid());
+    }
+    ASSERT_NE(from, nullptr) << through;
+    const auto written = write(*from, "accelerate-fsdp", nullptr, 2);
+    ASSERT_TRUE(written) << through << written.error().message;
+    EXPECT_EQ(digests_in(*written->checkpoint), truth) << through;
+    const auto back = write(*written->checkpoint, "transformers");
+    ASSERT_TRUE(back) << through << back.error().message;
+    EXPECT_EQ(digests_in(*back->checkpoint), truth) << through;
+  }
+}
+
+// Whether a name is another's follows from config.json alone.
+TEST(WrittenFsdpFolder, HasOnlyTheTiesThatAreSaid) {
+  formats::PartsSaid said;
+  said.names = lines_of("trainer_tied/names");
+  for (const char* config :
+       {"{}", R"({"architectures": ["LlamaForCausalLM"]})",
+        R"({"architectures": ["LlamaForCausalLM"], "tie_word_embeddings": false})",
+        R"({"architectures": ["BertForMaskedLM"], "tie_word_embeddings": true})"}) {
+    auto tree = load("trainer_tied");
+    ByteVector& bytes = tree->bytes_of("config.json");
+    bytes.clear();
+    formats::append_text(bytes, config);
+    const auto source = read(tree, said);
+    ASSERT_NE(source, nullptr) << config;
+    const auto written = write(*source, "accelerate-fsdp");
+    ASSERT_TRUE(written) << config << written.error().message;
+    EXPECT_FALSE(digests_in(*written->checkpoint).contains("lm_head.weight")) << config;
+  }
 }
 
 TEST(WrittenFsdpFolder, OfAccelerateAloneHasItsOwnFiles) {

@@ -57,7 +57,7 @@ TEST_P(TorchFile, EveryPrefixIsRefused) {
 INSTANTIATE_TEST_SUITE_P(Cases, TorchFile,
                          testing::Values("deflated", "dtypes_views", "file_object_ordered_dict",
                                          "layout_int_steps", "layout_net_opt", "layout_numbers",
-                                         "layout_soap", "layout_soap", "layout_state_model",
+                                         "layout_offloaded", "layout_soap", "layout_state_model",
                                          "legacy_stream", "memo_past_256", "muon_adamw_state",
                                          "odd_keys", "pickle_protocol4"));
 

@@ -129,6 +129,36 @@ TEST(InspectMap, DrawsHolesAndOverlaps) {
   EXPECT_NE(overlap.find("rows 5, also by rank 1 in shard-00002"), std::string::npos) << overlap;
 }
 
+// As far as an index tells what would lie there; it stays an error.
+TEST(InspectMap, OfWhatIsNotWholeLeavesOpenWhatIsMissing) {
+  const ScratchDirectory scratch;
+  const fs::path megatron = fs::path(scratch / "megatron");
+  fs::copy(fs::path(EBB_FIXTURES) / "megatron/muon_layerwise_tp2_dp2/data", megatron,
+           fs::copy_options::recursive);
+  fs::remove(megatron / "iter_0000003/__1_0.distcp");
+  const std::vector<std::pair<std::string, std::string>> sources = {
+      {"dcp/bad_missing_file/data", "payload file __1_0.distcp is missing"},
+      {"dcp/bad_hole/data", "rows 5-8"},
+      {"dcp/bad_no_storage_entry/data", "storage_data has no entry"},
+      {"dcp/bad_item_past_eof/data", "past the end of its file"},
+      {megatron.string(), "payload file __1_0.distcp is missing"}};
+  for (const auto& [source, why] : sources) {
+    const std::string file = scratch / "map.html";
+    fs::remove(file);
+    const Outcome run = inspect({source, "--map", file});
+    EXPECT_EQ(run.exit, 3) << source << run.err;
+    EXPECT_NE(run.err.find(why), std::string::npos) << source << ": " << run.err;
+    EXPECT_NE(run.out.find("shard map: "), std::string::npos) << source << ": " << run.out;
+    ASSERT_TRUE(fs::exists(file)) << source;
+    const std::string data = data_of_picture(file);
+    EXPECT_EQ(data.find("\"holes\": []"), std::string::npos) << source << data;
+  }
+  const Outcome nothing =
+      inspect({"dcp/bad_metadata_truncated/data", "--map", scratch / "nothing.html"});
+  EXPECT_EQ(nothing.exit, 3) << nothing.err;
+  EXPECT_FALSE(fs::exists(scratch / "nothing.html"));
+}
+
 TEST(InspectMap, DrawsPadding) {
   const ScratchDirectory scratch;
   EXPECT_NE(map_of(scratch, "deepspeed/z3_muon_bf16_w4/data").find("\"padding\": 20,"),

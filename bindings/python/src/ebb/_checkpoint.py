@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import ctypes
-import json
 import math
 import os
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from . import _abi, _dtypes, _library, _notebook, _tools
+from . import _abi, _dtypes, _library, _notebook, _tools, _values
 from ._progress import Progress, Wanted
 from .errors import Error, LayoutError, UsageError
 
@@ -168,7 +167,8 @@ class Checkpoint(Mapping[str, TensorRef]):
 
     format, producer; step: None where it is not known; world: ranks that wrote it; partition,
     notes: for people; states: names of them; tensors: all; groups: of parameters, with their
-    settings; metadata: what else is stored, by key; unread: what this version does not read.
+    settings; metadata: what else is stored, by key, as Python's own values; unread: what this
+    version does not read.
     """
 
     def __init__(self, path: str | os.PathLike[str], handle: ctypes.c_void_p | None = None) -> None:
@@ -322,5 +322,5 @@ class Checkpoint(Mapping[str, TensorRef]):
     def _json(self, name: str, *arguments: int) -> dict[str, Any]:
         text = ctypes.c_void_p()
         _library.call(f"ebb_checkpoint_{name}", self._opened, *arguments, ctypes.byref(text))
-        found: dict[str, Any] = json.loads(_library.text(text))
+        found: dict[str, Any] = _values.loads(_library.text(text))
         return found

@@ -49,8 +49,13 @@ def numbered() -> list[tuple[int, DType]]:
     return [(number, _OF[name]) for number, name in enumerate(_NUMBERS) if name]
 
 
+def named(stored: str) -> DType | None:
+    """None: its elements are no whole bytes."""
+    return _OF.get(stored)
+
+
 def dtype_of(stored: str, label: str) -> DType:
-    found = _OF.get(stored)
+    found = named(stored)
     if found is None:
         raise Unsupported(
             f"{label} is {stored}, whose elements are no whole bytes",
