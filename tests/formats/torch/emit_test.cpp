@@ -7,6 +7,7 @@
 #include "ebb/formats/catalog/key_path.h"
 #include "ebb/formats/conversion/content_check.h"
 #include "ebb/formats/dcp/dcp.h"
+#include "ebb/formats/state_dict/names.h"
 #include "ebb/formats/torch_save/torch_save.h"
 #include "tests/formats/torch/torch_fixtures.h"
 #include "tests/libswap/transfer/memory_checkpoint.h"
@@ -257,6 +258,32 @@ TEST(TorchEmitDcp, ListsInListsAreOneValue) {
                                                        {"dicts.0.0.a", "1"},
                                                        {"part.1", "4"},
                                                        {"beside.1", "[6, 7]"}}));
+}
+
+// A job's numbers count its model's parameters, which DCP and safetensors list otherwise.
+TEST(TorchEmitOrder, OfAnotherCheckpointNamesNoNumbers) {
+  using formats::ListOrder;
+  const fs::path folder = fs::path(EBB_FIXTURES) / "dcp" / "numbers_ddp_w2" / "data";
+  for (const ListOrder order : {ListOrder::unknown, ListOrder::of_the_model})
+    for (const bool words : {true, false}) {
+      auto content = formats::describe_dcp(test_support::load_tree(folder));
+      ASSERT_TRUE(content.has_value());
+      Catalog catalog = (*content)->catalog();
+      const std::size_t numbers = formats::mere_numbers(catalog).size();
+      ASSERT_EQ(numbers, 6u);
+      catalog.listed = order;
+      catalog.containers.push_back({{"optimizer", "state"}, Value::Kind::dict});
+      for (TensorEntry& tensor : catalog.tensors)
+        if (!words && tensor.path.size() == 4)
+          tensor.path[2] = std::stoll(std::get<std::string>(tensor.path[2]));
+      const auto plan = planned(catalog);
+      ASSERT_TRUE(plan.has_value());
+      const auto tree = test_support::carry_out(*plan, **content, "out");
+      const auto again = describe_torch(*tree);
+      ASSERT_TRUE(again.has_value()) << again.error().message;
+      const bool named = order == ListOrder::of_the_model && !words;
+      EXPECT_EQ(formats::mere_numbers((*again)->catalog()).size(), named ? 0 : numbers);
+    }
 }
 
 using Names = std::vector<std::pair<std::string, std::string>>;
