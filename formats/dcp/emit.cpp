@@ -7,6 +7,7 @@
 #include "ebb/formats/catalog/key_path.h"
 #include "ebb/formats/dcp/dcp.h"
 #include "ebb/formats/dcp/item_writer.h"
+#include "ebb/formats/dcp/joined_lists.h"
 #include "ebb/formats/state_dict/state_dict.h"
 
 namespace ebb::formats {
@@ -38,11 +39,11 @@ bool is_flattened(const Value& value) {
       return word_of(entry.first).has_value();
     });
   return value.kind == Value::Kind::list && std::ranges::any_of(value.items, [](const auto& item) {
-           return item.kind == Value::Kind::dict;
+           return item.kind == Value::Kind::dict ? !item.entries.empty() : is_flattened(item);
          });
 }
 
-// As torch flattens what it saves: dicts always, lists where they hold a dict.
+// As torch flattens what it saves: dicts always, lists where they hold a dict of something.
 void flatten(ValueEntry entry, std::vector<ValueEntry>& out) {
   if (!is_flattened(entry.value)) return out.push_back(std::move(entry));
   if (entry.path.empty()) entry.path = {entry.key};
@@ -85,6 +86,7 @@ void add_empty_containers(Catalog& content) {
 void respell_for_dcp(Catalog& content) {
   take_parts(content);  // while it is one value
   add_empty_containers(content);
+  dcp::join_lists(content);
   std::vector<ValueEntry> values;
   for (ValueEntry& entry : content.values) flatten(std::move(entry), values);
   content.values = std::move(values);

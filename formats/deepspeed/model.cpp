@@ -5,6 +5,7 @@
 #include "ebb/formats/core/json_text.h"
 #include "ebb/formats/core/units.h"
 #include "ebb/formats/deepspeed/config.h"
+#include "ebb/formats/deepspeed/names.h"
 #include "ebb/formats/torch/unread.h"
 
 namespace ebb::formats::deepspeed {
@@ -37,6 +38,22 @@ Result<Group> named_shapes(const PickleGraph& graph, PickleId dict, std::string_
   return params;
 }
 
+// torch.save calls an archive as its file. Where a rank's partitions were another rank's, somebody
+// has moved them; nothing else in them says whose they are.
+Result<> check_not_moved(const SourceTree& tree, const std::string& name,
+                         const TorchArchive& archive) {
+  const std::string_view file = std::string_view(name).substr(name.rfind('/') + 1);
+  const std::string written_as = archive.zip().folder() + ".pt";
+  const auto its = parse_name(file), said = parse_name(written_as);
+  const bool partitions = its && its->kind == FileName::Kind::optimizer;
+  if (!partitions || !said || said->kind != its->kind || file == written_as) return {};
+  Error error = refused(tree, Code::layout,
+                        compose("{}: written as {}: the file of another rank", name, written_as),
+                        "give the files the names back that they were written under");
+  error.place.file = name;
+  return error;
+}
+
 }  // namespace
 
 std::optional<std::int64_t> integer_at(const PickleGraph& graph, PickleId dict,
@@ -59,6 +76,7 @@ Result<TorchArchive> opened(const SourceTree& tree, ZeroCheckpoint& checkpoint,
                             const std::string& name) {
   EBB_TRY_ASSIGN(const std::shared_ptr<const ByteSource> source, tree.open(name));
   EBB_TRY_ASSIGN(TorchArchive archive, TorchArchive::open(source, 0, source->size()));
+  EBB_TRY(check_not_moved(tree, name, archive));
   checkpoint.unknown.look_at(archive.graph(), name);
   return archive;
 }

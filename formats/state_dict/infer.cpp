@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <array>
-#include <optional>
 #include <set>
 
 namespace ebb::formats {
@@ -10,20 +9,34 @@ namespace {
 
 using Shapes = std::vector<const Shape*>;
 
-// In order; nullopt when there is not exactly one way.
-std::optional<std::vector<std::string_view>> matched(const std::vector<ModelParam>& params,
-                                                     const Shapes& shapes) {
+// In order; none when there is not exactly one way. What has no shape has no name.
+std::vector<std::string_view> matched(const std::vector<ModelParam>& params, const Shapes& shapes) {
+  Shapes known = shapes;
+  std::erase(known, nullptr);
   std::vector<std::size_t> first, last;
   std::size_t next = 0;
-  for (std::size_t p = 0; p < params.size() && next < shapes.size(); ++p)
-    if (*params[p].shape == *shapes[next]) first.push_back(p), ++next;
-  next = shapes.size();
+  for (std::size_t p = 0; p < params.size() && next < known.size(); ++p)
+    if (*params[p].shape == *known[next]) first.push_back(p), ++next;
+  next = known.size();
   for (std::size_t p = params.size(); p-- > 0 && next > 0;)
-    if (*params[p].shape == *shapes[next - 1]) last.push_back(p), --next;
+    if (*params[p].shape == *known[next - 1]) last.push_back(p), --next;
   std::reverse(last.begin(), last.end());
-  if (first.size() != shapes.size() || first != last) return std::nullopt;
+  if (first.size() != known.size() || first != last) return {};
   std::vector<std::string_view> names;
-  for (const std::size_t p : first) names.push_back(params[p].name);
+  next = 0;
+  for (const Shape* shape : shapes)
+    names.push_back(shape != nullptr ? params[first[next++]].name : std::string_view());
+  return names;
+}
+
+// Each the only parameter of its shape; what has no shape, none.
+std::vector<std::string_view> matched(const std::map<Shape, std::vector<std::string_view>>& params,
+                                      const Shapes& shapes) {
+  std::vector<std::string_view> names;
+  for (const Shape* shape : shapes) {
+    if (shape != nullptr && params.at(*shape).size() != 1) return {};
+    names.push_back(shape != nullptr ? params.at(*shape).front() : std::string_view());
+  }
   return names;
 }
 
@@ -164,23 +177,16 @@ std::vector<InferredNames> infer_names(const std::vector<ModelParam>& model,
   std::map<std::string_view, std::size_t> claims;
   for (std::size_t g = 0; g < groups.size(); ++g) {
     const Shapes& group = groups[g];
-    if (group.empty() || std::ranges::find(group, nullptr) != group.end()) continue;
+    if (std::ranges::count(group, nullptr) == std::ssize(group)) continue;
     InferredNames& its = inferred[g];
-    its.by = NamedBy::shapes;
-    for (const Shape* shape : group)
-      if (const auto& fitting = params[*shape]; fitting.size() == 1)
-        its.names.push_back(fitting.front());
-    if (its.names.size() != group.size()) {
-      its.by = NamedBy::order;
-      its.names = order == ModelOrder::of_the_model
-                      ? matched(model, group).value_or(std::vector<std::string_view>())
-                      : std::vector<std::string_view>();
-    }
+    its = {matched(params, group), NamedBy::shapes};
+    if (its.names.empty() && order == ModelOrder::of_the_model)
+      its = {matched(model, group), NamedBy::order};
     for (const std::string_view name : its.names) ++claims[name];
   }
+  const auto is_shared = [&](std::string_view name) { return !name.empty() && claims[name] > 1; };
   for (InferredNames& its : inferred)
-    if (std::ranges::any_of(its.names, [&](std::string_view name) { return claims[name] > 1; }))
-      its.names.clear();
+    if (std::ranges::any_of(its.names, is_shared)) its.names.clear();
   return inferred;
 }
 

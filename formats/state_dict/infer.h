@@ -32,14 +32,15 @@ std::vector<const Shape*> shapes_of_params(const std::vector<const StateShapes*>
                                            const std::vector<ModelParam>& model);
 
 struct InferredNames {
-  std::vector<std::string_view> names;  // of a group's parameters; empty: it stays numbers
+  std::vector<std::string_view> names;  // of a group's parameters; none, or "": stay numbers
   NamedBy by = NamedBy::recorded;
 };
 
-// For each group of all optimizers of one model, all or nothing. By shapes: each parameter is the
-// only one of its shape, in the model as among the numbers. By order: the group's shapes are those
-// of the model's parameters in one way only that keeps the order. None where the numbers of a shape
-// are more than the model has, because then states have not the shapes of their parameters.
+// For each group of all optimizers of one model, all that have a shape or nothing. By shapes: each
+// parameter is the only one of its shape, in the model as among the numbers. By order: the group's
+// shapes are those of the model's parameters in one way only that keeps the order. None where the
+// numbers of a shape are more than the model has, because then states have not the shapes of their
+// parameters. What has no shape (a frozen parameter has no state) stays a number.
 std::vector<InferredNames> infer_names(const std::vector<ModelParam>& model,
                                        const std::vector<std::vector<const Shape*>>& groups,
                                        ModelOrder order);

@@ -10,6 +10,7 @@
 
 #include "ebb/formats/catalog/renaming.h"
 #include "ebb/formats/catalog/with_catalog.h"
+#include "ebb/formats/core/float_cast.h"
 #include "ebb/formats/core/json_text.h"
 #include "ebb/formats/core/name_table.h"
 #include "ebb/formats/core/number_text.h"
@@ -21,6 +22,12 @@
 
 namespace ebb::formats {
 namespace {
+
+// Whole numbers have no gradient. Those of a quantised tensor stand for others.
+bool can_be_trained(const TensorEntry& tensor) {
+  return is_floating(tensor.dtype) || tensor.dtype == DType::c64 || tensor.dtype == DType::c128 ||
+         tensor.part_of;
+}
 
 class Naming {
  public:
@@ -81,7 +88,7 @@ class Naming {
       const std::string_view name = name_in_key(i);
       if (models_.size() > 1) qualified_ = qualified_ || !all.insert(name).second;
       models_[its.part].names.insert(name);
-      if (is_extra_state(name)) continue;
+      if (is_extra_state(name) || !can_be_trained(catalog_.tensors[i])) continue;
       // Tied parameters are one parameter to the optimizer.
       const TensorEntry& tensor = catalog_.tensors[i];
       const bool is_new = std::all_of(tensor.chunks.begin(), tensor.chunks.end(), [&](auto& chunk) {
@@ -188,15 +195,25 @@ class Naming {
                      const InferredNames& inferred) {
     const auto& [optimizer, entry] = group;
     for (std::size_t i = 0; i < inferred.names.size(); ++i)
-      param(optimizer, entry->params[i]).name = inferred.names[i];
+      if (!inferred.names[i].empty()) param(optimizer, entry->params[i]).name = inferred.names[i];
     NamedBy& named = found_.places.optimizers[optimizer].named;
     if (!inferred.names.empty()) named = std::max(named, inferred.by);
   }
 
   ModelOrder order() const {
-    const bool as_saved = catalog_.listed == ListOrder::of_the_model ||
-                          (catalog_.format == "torch" && catalog_.files.size() == 1);
+    const bool as_saved = catalog_.listed == ListOrder::of_the_model && !counts_in_words();
     return as_saved ? ModelOrder::of_the_model : ModelOrder::unknown;
+  }
+  // Numbers that are words have been keys of a DCP, which lists tensors in an order of its own.
+  bool counts_in_words() const {
+    for (std::size_t i = 0; i < catalog_.tensors.size(); ++i) {
+      const Belonging& its = found_.tensors[i];
+      if (its.to != Belonging::To::optimizer || !is_number(its.part, name_in_key(i))) continue;
+      const std::size_t number = found_.places.optimizers[its.part].at.path.size() + 1;
+      const std::vector<PathItem>& path = catalog_.tensors[i].path;
+      if (number < path.size() && std::holds_alternative<std::string>(path[number])) return true;
+    }
+    return false;
   }
 
   void add_group(std::uint32_t optimizer, GroupEntry group) {

@@ -314,10 +314,15 @@ void TorchFileWriter::entry(std::string_view key, const Value& of) {
   value(of);
 }
 
+void TorchFileWriter::add_record(std::string_view name, std::string_view text) {
+  records_.emplace_back(name, text);
+}
+
 OutputFile TorchFileWriter::finish(std::string name, Rank writer) {
   Assembly archive(folder_);
   for (const TorchRecord& record : leading_records(PickleWriter::finish()))
     archive.record(record.name, record.bytes);
+  for (const auto& [of, text] : records_) archive.record(of, view_of(text));
   for (std::size_t i = 0; i < storages_.size(); ++i) {
     Storage& storage = storages_[i];
     archive.begin(compose("data/{}", i), storage.elems * bytes_of(storage.dtype));

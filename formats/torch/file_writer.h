@@ -47,6 +47,9 @@ class TorchFileWriter : public PickleWriter {
   using PickleWriter::entry;
   void entry(std::string_view key, const Value& of);
 
+  // One more record, of a text, that is no part of the object graph.
+  void add_record(std::string_view name, std::string_view text);
+
   // Call once, last.
   OutputFile finish(std::string name, Rank writer);
 
@@ -61,6 +64,7 @@ class TorchFileWriter : public PickleWriter {
   const Catalog& content_;
   std::string folder_;
   std::vector<Storage> storages_;
+  std::vector<std::pair<std::string, std::string>> records_;  // name, text
 };
 
 // The name of the class that keeps `value` from being written; "" when it can be.

@@ -43,6 +43,11 @@ std::string TorchFile::producer() const {
   return "torch 1.6 to 2.0";
 }
 
+bool TorchFile::is_in_order() const {
+  const auto* archive = std::get_if<TorchArchive>(&content_);
+  return archive == nullptr || archive->zip().find(kOtherOrderRecord) == nullptr;
+}
+
 Result<StoredRecord> TorchFile::record_of(const TorchTensor& tensor) const {
   if (const auto* archive = std::get_if<TorchArchive>(&content_)) {
     EBB_TRY_ASSIGN(const ZipEntry* entry, archive->record_of(tensor));

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <string_view>
 #include <variant>
 
 #include "ebb/formats/torch/archive.h"
@@ -19,6 +20,9 @@ struct StoredRecord {
   ZipEntry entry;        // in a stream: its sizes alone, and no CRC32
 };
 
+// A record of ours, which torch passes over: tensors do not lie in the order of their model.
+inline constexpr std::string_view kOtherOrderRecord = ".other_order";
+
 class TorchFile {
  public:
   // Reads the pickle and the directory. TorchScript archives and the tar files of torch 0.1 are
@@ -30,6 +34,8 @@ class TorchFile {
   ByteOrder order() const;
   std::size_t records() const;   // how many there are; of an archive, with the few of its own
   std::string producer() const;  // "torch 2.7 or newer", as far as the records tell
+  // Whether tensors lie in the order of the dicts that were saved, as far as the records tell.
+  bool is_in_order() const;
   // Refused when there is none, or a shorter one than the pickle declares. Not for two threads at
   // once.
   Result<StoredRecord> record_of(const TorchTensor& tensor) const;

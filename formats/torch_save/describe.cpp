@@ -148,6 +148,7 @@ class Describer final : Visitor {
     file_ = &file;
     graph_ = &file.graph();
     if (catalog().producer.empty()) catalog().producer = file.producer();
+    in_order_ = in_order_ && file.is_in_order();
     unknown_.look_at(*graph_, name);
     EBB_TRY(walk_.run(*graph_, file.where(), {}, *this));
     sharing_ += file.sharing();
@@ -171,6 +172,7 @@ class Describer final : Visitor {
     const std::size_t files = catalog().files.size();
     catalog().partition =
         files == 1 ? "whole tensors in one file" : compose("whole tensors in {} files", files);
+    if (files == 1 && in_order_) catalog().listed = ListOrder::of_the_model;
     add_notes();
     EBB_TRY(name_contents(catalog(), {}, values_in_tensors(*checkpoint_)));
     leave_unread(catalog(), unread_);
@@ -275,6 +277,7 @@ class Describer final : Visitor {
   std::vector<UnreadAt> unread_;
   PartsOf parts_;
   std::size_t sharing_ = 0;
+  bool in_order_ = true;
 };
 
 // Files of ranks, read as one; nullptr: they are none.

@@ -1,9 +1,11 @@
 #include "ebb/formats/core/json_text.h"
+#include "ebb/formats/state_dict/names.h"
 #include "ebb/formats/state_dict/nesting.h"
 #include "ebb/formats/state_dict/state_dict.h"
 #include "ebb/formats/torch/file_writer.h"
 #include "ebb/formats/torch/numpy_array.h"
 #include "ebb/formats/torch/tensor.h"
+#include "ebb/formats/torch/torch_file.h"
 #include "ebb/formats/torch_save/nested.h"
 #include "ebb/formats/torch_save/torch_save.h"
 
@@ -40,6 +42,9 @@ class Emitter {
     for (PlacedValue& value : dict_.values) EBB_TRY(place_value(value));
     for (const ContainerEntry& container : content_.containers) EBB_TRY(nesting_.add(container));
     write_nested(file_, nesting_, nesting_.root(), [&](const Nesting::Leaf& leaf) { write(leaf); });
+    // Else whoever reads it would take the numbers for places in the model.
+    if (content_.listed == ListOrder::unknown && !mere_numbers(content_).empty())
+      file_.add_record(kOtherOrderRecord, "of the checkpoint that this was converted from\n");
     plan_.files.push_back(file_.finish(compose("{}.pt", kStem), Rank{0}));
     return std::move(plan_);
   }

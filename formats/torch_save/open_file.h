@@ -33,6 +33,7 @@ class OpenFile {
   const PickleGraph& graph() const { return content_->file.graph(); }
   std::string where() const { return std::string(source_->name()); }
   std::string producer() const { return content_->file.producer(); }
+  bool is_in_order() const { return content_->file.is_in_order(); }
   ShardedReader& sharded() { return content_->sharded; }
   // A node as a value; tensors in it, which a stream's are not read for, with their elements.
   Result<ReadablePart> value_at(PickleId id) const;

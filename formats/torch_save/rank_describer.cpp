@@ -54,10 +54,12 @@ Result<> RankDescriber::add(const RankFamily& family, const std::vector<PathItem
     EBB_TRY_ASSIGN(OpenFile file, OpenFile::open(tree_, name, *checkpoint_, named));
     if (catalog().producer.empty()) building().producer = file.producer();
     unknown_.look_at(file.graph(), name);
+    const std::size_t before = catalog().tensors.size();
     join_.begin(file, name, named, said);
     EBB_TRY(walk_.run(file.graph(), file.where(), above, join_));
     EBB_TRY(pay(file.graph()));
     EBB_TRY_ASSIGN(const std::uint32_t rank, join_.end());
+    if (!there.empty() && catalog().tensors.size() > before) in_order_ = false;
     const auto [other, fresh] = there.emplace(rank, name);
     if (!fresh)
       return Error{Code::layout, compose("{}: {} and {} both hold the parts of rank {}",
@@ -84,6 +86,7 @@ Result<std::unique_ptr<Checkpoint>> RankDescriber::finish() {
   EBB_TRY(check_whole());
   building().world = world_;
   building().partition = compose("{} over {}, a file each", cut(), plural(world_, "rank"));
+  if (in_order_) building().listed = ListOrder::of_the_model;
   add_notes();
   const std::vector<UnreadAt> unread = join_.unread();
   PartsOf parts = join_.take_parts();

@@ -40,6 +40,9 @@ class RankDescriber {
   void miss(std::string key) { missed_.push_back(std::move(key)); }
   void note(std::string note) { notes_.push_back(std::move(note)); }
 
+  // That a family's first file lists all there is in the order of the model, as a job's own does.
+  void take_order() { in_order_ = true; }
+
   const Catalog& catalog() const { return checkpoint_->catalog(); }
   bool found_shards() const { return join_.found_shards(); }
   std::uint32_t world() const { return world_; }  // the highest rank there should be, and one
@@ -65,6 +68,7 @@ class RankDescriber {
   std::vector<std::string> renamed_;
   std::vector<std::string> notes_;
   std::uint32_t world_ = 1;
+  bool in_order_ = false;
   std::uint64_t unfolded_ = 0;  // PickleGraph::unfolded() of all files
 };
 

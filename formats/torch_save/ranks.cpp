@@ -17,6 +17,7 @@ bool names_shards(const SourceTree& tree, const RankFamily& family) {
 Result<std::unique_ptr<Checkpoint>> describe_ranks(const std::shared_ptr<const SourceTree>& tree,
                                                    std::span<const RankFamily> families) {
   RankDescriber describer(tree, "torch");
+  describer.take_order();
   for (const RankFamily& family : families) {
     std::vector<PathItem> above;
     if (families.size() > 1)

@@ -13,6 +13,7 @@ namespace ebb {
 
 namespace {
 
+using formats::ListOrder;
 using formats::NamedBy;
 using formats::PartsSaid;
 using state_dicts::add_group;
@@ -43,8 +44,8 @@ Catalog made(const Made& how) {
     tensors.push_back({{"opt", "state", number, "step"}, {}});
   }
   Catalog catalog = state_dict(std::move(tensors));
-  catalog.format = how.order == Order::of_a_torch_file ? "torch" : "dcp";
-  catalog.files.resize(1);
+  catalog.listed =
+      how.order == Order::of_a_torch_file ? ListOrder::of_the_model : ListOrder::unknown;
   for (std::size_t g = 0; g < how.groups.size(); ++g) {
     std::vector<Value> params;
     for (const std::int64_t number : how.groups[g]) params.push_back(Value::of_int(number));
@@ -136,10 +137,42 @@ TEST(OptimizerNumbers, OfATorchSaveFileAreTakenInItsOrderAndThatIsSaid) {
   for (const TensorEntry& tensor : stack.tensors)
     EXPECT_EQ(formats::named_by(stack, tensor),
               tensor.state == "param" ? NamedBy::recorded : NamedBy::order);
+  // What was a DCP has words for numbers, and not the model's order.
+  Catalog words = made({{{8, 8}, {8, 8}, {8, 8}}, {{0, 1, 2}}, {0, 1, 2}, Order::of_a_torch_file});
+  for (TensorEntry& tensor : words.tensors)
+    if (tensor.path[1] == formats::PathItem("state"))
+      tensor.path[2] = std::to_string(std::get<std::int64_t>(tensor.path[2]));
+  EXPECT_EQ(names_of(words), (Texts{"opt.0", "opt.1", "opt.2"}));
   // Backwards, one shape tells that the order is not the model's: then it names nothing.
   Catalog backwards =
       made({{{9, 8}, {8, 8}, {8, 8}}, {{0, 1, 2}}, {2, 1, 0}, Order::of_a_torch_file});
   EXPECT_EQ(names_of(backwards), (Texts{"opt.0", "opt.1", "opt.2"}));
+}
+
+// A frozen parameter that the optimizer was given has a number and no state.
+TEST(OptimizerNumbers, WithoutStateHideNothing) {
+  const Made how{{{9, 8}, {8, 8}, {8, 8}, {3}}, {{0, 3, 1, 2}}, {0, 1, 2}, Order::of_a_torch_file};
+  Catalog order = made(how);
+  EXPECT_EQ(names_of(order), (Texts{"p0", "p1", "p2"}));
+  EXPECT_EQ(order.groups[0].params, (Texts{"p0", "opt.3", "p1", "p2"}));
+  Catalog shapes = made({{{3}, {4}, {2, 3}, {5}}, {{0, 1, 2}}, {3, 2}});
+  EXPECT_EQ(names_of(shapes), (Texts{"p3", "p2"}));
+  EXPECT_EQ(shapes.groups[0].params, (Texts{"p3", "p2", "opt.2"}));
+  // Three of these four, and the frozen one may be any of them.
+  Catalog any =
+      made({{{8, 8}, {8, 8}, {8, 8}, {8, 8}}, {{0, 1, 2, 3}}, {0, 1, 2}, Order::of_a_torch_file});
+  EXPECT_EQ(names_of(any), (Texts{"opt.0", "opt.1", "opt.2"}));
+}
+
+TEST(OptimizerNumbers, AreNeverWholeNumbers) {
+  const Made how{{{}, {}, {8, 8}, {8, 8}}, {{0, 1, 2}}, {0, 2, 3}, Order::of_a_torch_file};
+  Catalog either = made(how);
+  EXPECT_EQ(names_of(either).front(), "opt.0");
+  for (const DType dtype : {DType::i64, DType::u8, DType::boolean}) {
+    Catalog catalog = made(how);
+    catalog.tensors[1].dtype = dtype;
+    EXPECT_EQ(names_of(catalog), (Texts{"p0", "p2", "p3"}));
+  }
 }
 
 TEST(OptimizerNumbers, AreNotSharedByGroupsOrOptimizers) {

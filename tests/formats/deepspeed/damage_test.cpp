@@ -156,6 +156,23 @@ TEST(DeepSpeedDamage, DS04ModelFilesOfAnotherStepAreNamed) {
       << answer.message;
 }
 
+// Partitions of stage 3 are of one length, and nothing else in them says whose they are.
+TEST(DeepSpeedDamage, DS14FilesThatChangedNamesAreNamed) {
+  const fs::path data = fs::path(EBB_FIXTURES) / "deepspeed/z3_adamw_bf16_w4/data";
+  const auto tree = test_support::load_tree(data);
+  std::vector<std::string> files;
+  for (const auto& entry : tree->entries())
+    if (entry.name.ends_with("_optim_states.pt")) files.push_back(entry.name);
+  ASSERT_EQ(files.size(), 4u);
+  std::swap(tree->bytes_of(files[1]), tree->bytes_of(files[2]));
+  const Answer answer = answer_of(tree);
+  EXPECT_EQ(answer.code, Code::layout);
+  const std::string other = files[2].substr(files[2].rfind('/') + 1);
+  EXPECT_NE(answer.message.find(files[1] + ": written as " + other + ": the file of another rank"),
+            std::string::npos)
+      << answer.message;
+}
+
 TEST(DeepSpeedDamage, DS05PartitionCountMayBeANumberOrAList) {
   Crafted crafted;
   crafted.partition_count = Value::of_int(3);

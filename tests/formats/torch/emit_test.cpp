@@ -4,8 +4,10 @@
 
 #include <filesystem>
 
+#include "ebb/formats/catalog/key_path.h"
 #include "ebb/formats/conversion/content_check.h"
 #include "ebb/formats/dcp/dcp.h"
+#include "ebb/formats/state_dict/names.h"
 #include "ebb/formats/torch_save/torch_save.h"
 #include "tests/formats/torch/torch_fixtures.h"
 #include "tests/libswap/transfer/memory_checkpoint.h"
@@ -222,6 +224,66 @@ TEST(TorchEmitDcp, NumberedDictsStayDicts) {
   for (const auto& tensor : (*again)->catalog().tensors) paths.insert(tensor.path);
   EXPECT_TRUE(paths.contains({"muon", "state", "1", "momentum_buffer"}));
   EXPECT_EQ((*again)->catalog().groups.size(), 2u);
+}
+
+// A list without a tensor or a dict in it is one value to DCP, and a tuple is.
+TEST(TorchEmitDcp, ListsInListsAreOneValue) {
+  Catalog catalog;
+  const auto add = [&](std::vector<PathItem> path, Value value) {
+    catalog.values.push_back({formats::joined(path), path, std::move(value)});
+  };
+  using Kind = Value::Kind;
+  catalog.containers = {{{"rng", 0, "python"}, Kind::tuple}, {{"numbers"}, Kind::dict}};
+  add({"rng", 0, "python", 0}, Value::of_int(3));
+  add({"rng", 0, "python", 1}, Value::of_list({Value::of_int(7)}));
+  add({"rng", 0, "torch"}, Value::of_int(1));
+  add({"lists", 0, 0, 0}, Value::of_int(1));
+  add({"lists", 0, 0, 1}, Value::of_int(2));
+  add({"lists", 1}, Value::of_int(5));
+  add({"numbers", 0}, Value::of_int(0));
+  catalog.containers.push_back({{"lambdas", 0}, Kind::dict});  // of a scheduler, and empty
+  add({"dicts"}, Value::of_list({Value::of_list({Value::of_dict({{"a", Value::of_int(1)}})})}));
+  add({"part", 1}, Value::of_int(4));  // a tensor was in front of it
+  add({"beside", 1, 0}, Value::of_int(6));
+  add({"beside", 1, 1}, Value::of_int(7));
+  catalog.tensors = {{"beside.0", {"beside", 0}, "t", "tensor", DType::f32, {2}, {}}};
+  formats::respell_for_dcp(catalog);
+  std::map<std::string, std::string> texts;
+  for (const ValueEntry& value : catalog.values) texts[value.key] = to_json(value.value);
+  EXPECT_EQ(texts, (std::map<std::string, std::string>{{"rng.0.python", R"({"$tuple": [3, [7]]})"},
+                                                       {"rng.0.torch", "1"},
+                                                       {"lists", "[[[1, 2]], 5]"},
+                                                       {"numbers.0", "0"},
+                                                       {"lambdas", "[{}]"},
+                                                       {"dicts.0.0.a", "1"},
+                                                       {"part.1", "4"},
+                                                       {"beside.1", "[6, 7]"}}));
+}
+
+// A job's numbers count its model's parameters, which DCP and safetensors list otherwise.
+TEST(TorchEmitOrder, OfAnotherCheckpointNamesNoNumbers) {
+  using formats::ListOrder;
+  const fs::path folder = fs::path(EBB_FIXTURES) / "dcp" / "numbers_ddp_w2" / "data";
+  for (const ListOrder order : {ListOrder::unknown, ListOrder::of_the_model})
+    for (const bool words : {true, false}) {
+      auto content = formats::describe_dcp(test_support::load_tree(folder));
+      ASSERT_TRUE(content.has_value());
+      Catalog catalog = (*content)->catalog();
+      const std::size_t numbers = formats::mere_numbers(catalog).size();
+      ASSERT_EQ(numbers, 6u);
+      catalog.listed = order;
+      catalog.containers.push_back({{"optimizer", "state"}, Value::Kind::dict});
+      for (TensorEntry& tensor : catalog.tensors)
+        if (!words && tensor.path.size() == 4)
+          tensor.path[2] = std::stoll(std::get<std::string>(tensor.path[2]));
+      const auto plan = planned(catalog);
+      ASSERT_TRUE(plan.has_value());
+      const auto tree = test_support::carry_out(*plan, **content, "out");
+      const auto again = describe_torch(*tree);
+      ASSERT_TRUE(again.has_value()) << again.error().message;
+      const bool named = order == ListOrder::of_the_model && !words;
+      EXPECT_EQ(formats::mere_numbers((*again)->catalog()).size(), named ? 0 : numbers);
+    }
 }
 
 using Names = std::vector<std::pair<std::string, std::string>>;

@@ -179,6 +179,54 @@ TEST(TorchRankFiles, AreJoinedByWhatTheyHoldWhateverTheirNamesSay) {
   EXPECT_TRUE(says((*checkpoint)->catalog().notes, "not what the name says: x_rank0.pt"));
 }
 
+// A rank's file lists a model as the job has it. Where a later one has more, nothing tells where
+// in the model that lies.
+TEST(TorchRankFiles, NameTheNumbersOfAnOptimizerByTheOrderOfTheModel) {
+  for (const bool alike : {true, false}) {
+    auto tree = std::make_shared<MemoryTree>("ck");
+    for (std::uint64_t rank = 0; rank < 2; ++rank)
+      tree->add(std::to_string(rank) + ".pt", rank_file([&](PickleWriter& pickle) {
+                  const auto part = [&](std::string_view key, std::string_view storage) {
+                    pickle.string(key);
+                    pickle_dtensor(pickle, storage, half(rank));
+                  };
+                  pickle.dict("model", [&] {
+                    part("b", "0");
+                    part("a", "1");
+                    if (!alike && rank == 1) {
+                      pickle.string("first");
+                      test_support::plain_tensor(pickle, "2", {5});
+                    }
+                  });
+                  pickle.dict("optimizer", [&] {
+                    pickle.dict("state", [&] {
+                      for (std::int64_t number = 0; number < 2; ++number) {
+                        pickle.integer(number);
+                        pickle.dict([&] { part("exp_avg", number == 0 ? "2" : "3"); });
+                      }
+                    });
+                    pickle.list("param_groups", [&] {
+                      pickle.dict([&] {
+                        pickle.list("params", [&] {
+                          pickle.integer(0);
+                          pickle.integer(1);
+                        });
+                      });
+                    });
+                  });
+                }));
+    const auto checkpoint = describe_torch(tree);
+    ASSERT_TRUE(checkpoint.has_value()) << checkpoint.error().message;
+    const Catalog& catalog = (*checkpoint)->catalog();
+    std::vector<std::string> names;
+    for (const TensorEntry& tensor : catalog.tensors)
+      if (tensor.state == "exp_avg") names.push_back(tensor.name);
+    const std::vector<std::string> numbers = {"optimizer.0", "optimizer.1"};
+    EXPECT_EQ(names, alike ? (std::vector<std::string>{"b", "a"}) : numbers);
+    EXPECT_EQ(says(catalog.notes, "are by order, not recorded"), alike);
+  }
+}
+
 TEST(TorchRankFiles, R02TwoFilesOfOneRankAreRefused) {
   auto tree = std::make_shared<MemoryTree>("ck");
   tree->add("x_rank0.pt", half_file(0));
