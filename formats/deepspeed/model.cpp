@@ -46,7 +46,8 @@ Result<> check_not_moved(const SourceTree& tree, const std::string& name,
   const std::string written_as = archive.zip().folder() + ".pt";
   const auto its = parse_name(file), said = parse_name(written_as);
   const bool partitions = its && its->kind == FileName::Kind::optimizer;
-  if (!partitions || !said || said->kind != its->kind || file == written_as) return {};
+  if (!partitions || !said || said->kind != its->kind) return {};
+  if (said->data_rank == its->data_rank && said->model_rank == its->model_rank) return {};
   Error error = refused(tree, Code::layout,
                         compose("{}: written as {}: the file of another rank", name, written_as),
                         "give the files the names back that they were written under");
