@@ -27,7 +27,7 @@ class Agreement {
 struct FilesApart {
   // Reads bytes of one that this rank reaches.
   std::function<Result<>(std::uint32_t file, std::uint64_t offset, std::span<std::byte> into)> read;
-  std::string who;  // for people: "FILE: 1 of 2 ranks reach it"
+  std::string who;  // for people: "FILE: 1 of 2 ranks reaches it"
 };
 // Reads bytes of one that `holder` reaches, and waits until they are here. Any thread.
 using ReadThere = std::function<Result<>(Rank holder, std::uint32_t file, std::uint64_t offset,
