@@ -116,7 +116,8 @@ class Values(unittest.TestCase):
             "values.bytes": b"\x00\xff\x80abc", "values.none": None, "values.true": True,
             "values.tuple": (1, "x", (2.5, None)), "values.empty_list": [],
             "values.empty_tuple": (), "values.set": {1, 3}, "values.cplx": 1.5 - 2j,
-            "values.size": (3, 4), "values.dtype": "bfloat16", "lists.nested_ints": [[1, 2], [3, [4]]],
+            "values.size": (3, 4), "values.dtype": "bfloat16",
+            "lists.nested_ints": [[1, 2], [3, [4]]],
         }  # fmt: skip
         self.assertEqual({key: found[key] for key in wanted}, wanted)
         self.assertEqual({key: type(found[key]) for key in wanted},

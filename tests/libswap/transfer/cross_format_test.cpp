@@ -118,6 +118,8 @@ constexpr Expected kExpected[] = {
     {"dcp/layout_words", "deepspeed", "dropped: ema.shadow."},
     {"dcp/numbers_ddp_w2", "", "refused: 'optimizer."},
     {"torch/layout_soap", "deepspeed", "dropped: "},
+    {"torch/layout_soap", "megatron", "dropped: tensor \""},  // not of their parameters' shapes
+    {"torch/layout_offloaded", "", "refused: 'optimizer."},
     {"dcp/layout_unclear", "", "refused: tensor '"},
     {"dcp/zoo_w1", "", "refused: tensor '"},
     // A pickle that calls what no framework writes goes nowhere.
@@ -159,6 +161,7 @@ constexpr Expected kExpected[] = {
     {"torch_checkpointing/", "deepspeed", "dropped: "},
     // Jobs of others know no classes of torchao's.
     {"quantized/", "", "refused: tensor 'up.weight' (exp_avg) is of the class"},
+    {"quantized/bnb_", "", "refused: tensor '"},  // bitsandbytes' states
     // Megatron-FSDP without optimizer state is plain DCP.
     {"", "megatron-fsdp", "read as dcp"},
 };
