@@ -35,7 +35,7 @@ bool muon_without_rows(const ResumeQuestion& question) {
 }
 
 // Of optimizers that have states: parameters without any. A job makes states for all that its
-// optimizer has, and asks for each of them.
+// optimizer trains, and asks for each of them; which are frozen is recorded nowhere.
 struct Stateless {
   std::vector<std::string> names;
   std::size_t of = 0;  // parameters of these optimizers
@@ -65,9 +65,10 @@ bool lacks_states(const ResumeQuestion& question) {
 std::string states_that_are_lacking(const ResumeQuestion& question) {
   const Stateless found = stateless_in(question.catalog);
   return compose(
-      "{} of the {} parameters of its optimizer have no state ({}): the loader of a job whose "
-      "optimizer has them fails with \"Missing key in checkpoint state_dict\"; leave them out of "
-      "the optimizer, or load with DefaultLoadPlanner(allow_partial_load=True)",
+      "{} of the {} parameters of its optimizer have no state ({}): the loader of a job that "
+      "trains them fails with \"Missing key in checkpoint state_dict\", that of a job that has "
+      "them frozen (requires_grad=False) asks for none; leave them out of the optimizer, or load "
+      "with DefaultLoadPlanner(allow_partial_load=True)",
       found.names.size(), found.of, some_of(found.names));
 }
 
