@@ -104,9 +104,11 @@ TEST(ConvertTakes, AFolderWithALockThatMayNotBeOpened) {
 }
 
 TEST(ConvertTo, GuessesWhatAFormatWasMeantToBe) {
-  for (const auto& [typed, meant] :
-       {std::pair("DCP", "dcp"), {"universal", "deepspeed-universal"}, {"fsdp2", "dcp"},
-        {"HF", "transformers"}, {"pt", "torch"}}) {
+  for (const auto& [typed, meant] : {std::pair("DCP", "dcp"),
+                                     {"universal", "deepspeed-universal"},
+                                     {"fsdp2", "dcp"},
+                                     {"HF", "transformers"},
+                                     {"pt", "torch"}}) {
     const Outcome run = convert({kSource, "nowhere", "--to", typed});
     EXPECT_EQ(run.exit, 2);
     EXPECT_NE(run.err.find("did you mean --to " + std::string(meant) + "?"), std::string::npos)
