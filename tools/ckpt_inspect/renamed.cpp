@@ -52,6 +52,7 @@ Renamed::Renamed(const Checkpoint& stored, Naming naming)
     }
     return;
   }
+  formats::format_of(catalog_).say_for_others(catalog_);
   auto names = formats::format_of(catalog_).common_names(stored.catalog());
   if (!names) return;
   catalog_.groups = std::move(names->groups);
