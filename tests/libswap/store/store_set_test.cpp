@@ -1,7 +1,6 @@
 #include "ebb/libswap/store/store_set.h"
 
 #include <gtest/gtest.h>
-#include <unistd.h>
 
 #include <fstream>
 
