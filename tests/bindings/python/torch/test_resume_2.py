@@ -285,7 +285,9 @@ def closing() -> str:
         with make_opt(model := seeded(Net), "d") as opt:
             train(model, opt, 0, 2, net_batch)
             opt.snapshot()  # durable when close() has returned
-        assert make_opt(seeded(Net), "d", resume="store").steps == 2
+        with make_opt(seeded(Net), "d", resume="store") as opt:
+            opt.open()
+            assert opt.steps == 2
         make_opt(seeded(Net), "c").close()  # never opened
     said = [w for w in heard if issubclass(w.category, RuntimeWarning) and "ebb" in str(w.message)]
     assert not said, [str(w.message) for w in said]
