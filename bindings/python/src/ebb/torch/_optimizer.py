@@ -252,8 +252,8 @@ class Optimizer(torch.optim.Optimizer):
                 run.world.together(lambda: raise_if(export.close()))
 
     def _mark(self, run: Run) -> None:
-        run.snapshot()
-        self._marked = self.last.step
+        if run.snapshot():  # not while another one is being written
+            self._marked = self.last.step
 
     @contextmanager
     def trace(self, path: str | os.PathLike[str]) -> Iterator[None]:
