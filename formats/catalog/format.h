@@ -2,6 +2,7 @@
 // derives from this one; formats/registry.cpp lists them.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -97,6 +98,11 @@ class Format {
 
   const FormatTraits& traits() const { return traits_; }
   std::string_view name() const { return traits_.name; }
+  // Whether a path ends as a file of this format does.
+  bool is_called_so(std::string_view path) const {
+    return std::ranges::any_of(traits_.endings,
+                               [&](std::string_view ending) { return path.ends_with(ending); });
+  }
 
   // True when the tree looks like this format, whole or damaged. Cheap; reads a few bytes at most.
   virtual bool detect(const SourceTree& tree) const = 0;

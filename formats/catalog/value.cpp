@@ -236,6 +236,12 @@ Value Value::of_list(std::vector<Value> items) {
   return out;
 }
 
+Value Value::of_tuple(std::vector<Value> items) {
+  Value out = of_list(std::move(items));
+  out.kind = Kind::tuple;
+  return out;
+}
+
 Value Value::of_dict(std::vector<std::pair<std::string, Value>> entries) {
   Value out;
   out.kind = Kind::dict;

@@ -56,6 +56,7 @@ struct Value {
   static Value of_string(std::string value);
   static Value of_bytes(ByteVector value);
   static Value of_list(std::vector<Value> items);
+  static Value of_tuple(std::vector<Value> items);
   static Value of_dict(std::vector<std::pair<std::string, Value>> entries = {});
   static Value of_dtype(DType value);
   void add(std::string_view key, Value value);    // behind a dict's other entries

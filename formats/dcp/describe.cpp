@@ -100,12 +100,7 @@ class Describer {
         checkpoint_(std::make_unique<DirectoryCheckpoint>(std::move(tree))) {}
 
   Result<Opened> run(Names names) {
-    EBB_TRY(read_indexes());
-    catalog().format = "dcp";
-    catalog().producer = index_.producer;
-    EBB_TRY(list_files());
-    catalog().tensors.reserve(index_.tensors.size());
-    for (StoredTensor& tensor : index_.tensors) EBB_TRY(add_tensor(std::move(tensor)));
+    EBB_TRY(read_tensors());
     EBB_TRY(check_no_overlap());
     for (const TensorEntry& tensor : catalog().tensors)
       if (auto covered = prove_coverage(tensor, catalog()); !covered)
@@ -126,11 +121,7 @@ class Describer {
 
   Result<std::unique_ptr<Checkpoint>> run_with_holes() {
     holes_ = Holes::left;
-    EBB_TRY(read_indexes());
-    catalog().format = "dcp";
-    catalog().producer = index_.producer;
-    EBB_TRY(list_files());
-    for (StoredTensor& tensor : index_.tensors) EBB_TRY(add_tensor(std::move(tensor)));
+    EBB_TRY(read_tensors());
     EBB_TRY(name_contents(catalog()));
     catalog().partition = partition();
     return std::unique_ptr<Checkpoint>(std::move(checkpoint_));
@@ -138,6 +129,16 @@ class Describer {
 
  private:
   static constexpr std::uint32_t kNoFile = ~std::uint32_t{0};
+
+  Result<> read_tensors() {
+    EBB_TRY(read_indexes());
+    catalog().format = "dcp";
+    catalog().producer = index_.producer;
+    EBB_TRY(list_files());
+    catalog().tensors.reserve(index_.tensors.size());
+    for (StoredTensor& tensor : index_.tensors) EBB_TRY(add_tensor(std::move(tensor)));
+    return {};
+  }
 
   Catalog& catalog() { return checkpoint_->catalog_; }
   std::string at_root(std::string_view name) const { return compose("{}/{}", tree_->root(), name); }

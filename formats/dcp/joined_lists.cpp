@@ -71,10 +71,9 @@ class List {
   }
   Value made() const {
     if (value_ != nullptr) return *value_;
-    Value list = Value::of_list({});
-    if (tuple_) list.kind = Value::Kind::tuple;
-    for (const auto& [position, item] : items_) list.items.push_back(item.made());
-    return list;
+    std::vector<Value> items;
+    for (const auto& [position, item] : items_) items.push_back(item.made());
+    return tuple_ ? Value::of_tuple(std::move(items)) : Value::of_list(std::move(items));
   }
 
  private:

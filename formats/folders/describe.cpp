@@ -6,6 +6,7 @@
 #include "ebb/formats/catalog/key_path.h"
 #include "ebb/formats/catalog/known_files.h"
 #include "ebb/formats/catalog/resume.h"
+#include "ebb/formats/conversion/ties.h"
 #include "ebb/formats/core/folder_tree.h"
 #include "ebb/formats/core/json_text.h"
 #include "ebb/formats/core/sha256.h"
@@ -273,7 +274,10 @@ class Describer {
   Result<> add_ties(const std::vector<Part>& parts) {
     auto tied = tied_names(*tree_, catalog());
     if (!tied) return with_way_out(std::move(tied).error(), Part(), parts);
-    if (*tied) catalog().values.push_back({"tied", {"tied"}, std::move(**tied)});
+    if (*tied) {
+      const std::string key(kTiedKey);
+      catalog().values.push_back({key, {key}, std::move(**tied)});
+    }
     return {};
   }
 

@@ -15,9 +15,7 @@ Settings::iterator setting_in(Settings& settings, std::string_view name) {
 bool join_betas(Settings& settings) {
   const auto first = setting_in(settings, "beta1"), second = setting_in(settings, "beta2");
   if (first == settings.end() || second == settings.end()) return false;
-  Value betas = Value::of_list({first->second, second->second});
-  betas.kind = Value::Kind::tuple;
-  *first = {"betas", std::move(betas)};
+  *first = {"betas", Value::of_tuple({first->second, second->second})};
   settings.erase(second);
   return true;
 }

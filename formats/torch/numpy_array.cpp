@@ -72,16 +72,13 @@ std::optional<Value> numpy_array(const PickleGraph& graph, PickleId id) {
                      graph.is(state[4], PickleKind::bytes);
   const auto dtype = plain ? array_dtype_in(graph, state[2]) : std::nullopt;
   if (!dtype) return std::nullopt;
-  Value shape;
-  shape.kind = Value::Kind::tuple;
+  Value shape = Value::of_tuple({});
   for (const PickleId extent : graph.items(state[1])) {
     if (!graph.is(extent, PickleKind::integer)) return std::nullopt;
     shape.items.push_back(Value::of_int(graph.integer(extent)));
   }
   const ByteView bytes = view_of(graph.text(state[4]));
-  Value made;
-  made.kind = Value::Kind::tuple;
-  made.items = {Value::of_string(std::string(*dtype)), std::move(shape)};
+  Value made = Value::of_tuple({Value::of_string(std::string(*dtype)), std::move(shape)});
   Value array;
   array.kind = Value::Kind::object;
   array.text = maker;

@@ -42,18 +42,18 @@ bool is_of_a_model(const TensorEntry& tensor) {
   return is_weight(tensor.state) && tensor.state != "tensor";
 }
 
-// A weight at the top goes into the item "model".
-bool goes_into_model(const TensorEntry& tensor, const std::vector<PathItem>& path) {
-  return path.size() == 1 && is_of_a_model(tensor);
+// A weight at the top goes into the item "model". Whether it was one.
+bool into_model(const TensorEntry& tensor, std::vector<PathItem>& path) {
+  if (path.size() != 1 || !is_of_a_model(tensor)) return false;
+  path.insert(path.begin(), 1, kModel);
+  return true;
 }
 
 StateDict placed(const Catalog& content) {
   StateDict dict = state_dict_of(content);
   for (std::size_t i = 0; i < content.tensors.size(); ++i) {
     StatePlace& place = dict.tensors[i];
-    if (!goes_into_model(content.tensors[i], place.path)) continue;
-    place.path.insert(place.path.begin(), 1, kModel);
-    place.key = joined(place.path);
+    if (into_model(content.tensors[i], place.path)) place.key = joined(place.path);
   }
   return dict;
 }
@@ -221,11 +221,8 @@ class Emitter {
 void respell_for_torch_checkpointing(Catalog& content) {
   using torch_checkpointing::kModel;
   respell_as_state_dict(content);
-  for (TensorEntry& tensor : content.tensors) {
-    if (!torch_checkpointing::goes_into_model(tensor, tensor.path)) continue;
-    tensor.path.insert(tensor.path.begin(), 1, kModel);
-    tensor.key = joined(tensor.path);
-  }
+  for (TensorEntry& tensor : content.tensors)
+    if (torch_checkpointing::into_model(tensor, tensor.path)) tensor.key = joined(tensor.path);
   for (StateDictPlace& model : content.parts.models)
     if (model.path.empty()) model.path.push_back(kModel);
 }

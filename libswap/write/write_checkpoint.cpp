@@ -402,10 +402,8 @@ Result<WriteReport> write_checkpoint(IoQueue& io, const Checkpoint& content, con
 }
 
 Becomes becomes(const formats::Format& to, const EmitPlan& plan, const fs::path& destination) {
-  const std::string name = destination.string();
-  const auto called = [&](std::string_view ending) { return name.ends_with(ending); };
   std::error_code failed;
-  const bool file = std::ranges::any_of(to.traits().endings, called) && plan.files.size() == 1 &&
+  const bool file = to.is_called_so(destination.string()) && plan.files.size() == 1 &&
                     plan.commit_files.empty() && !fs::is_directory(destination, failed);
   return file ? Becomes::file : Becomes::directory;
 }

@@ -175,8 +175,7 @@ std::optional<std::string> format_meant(std::string name, const std::vector<std:
 // Of which a file is called so: x.pt is torch's. Else safetensors.
 const formats::Format* format_of_weights(const std::string& path) {
   for (const formats::Format* const format : formats::written_formats())
-    for (const std::string_view ending : format->traits().endings)
-      if (path.ends_with(ending)) return format;
+    if (format->is_called_so(path)) return format;
   return formats::format_named("safetensors");
 }
 

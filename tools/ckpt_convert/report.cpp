@@ -56,11 +56,9 @@ std::string beside_text(const Prepared& prepared) {
 // For directories that are called like a file.
 std::string folder_note(const Request& request, const Prepared& prepared) {
   const EmitPlan& plan = prepared.conversion.plan;
-  const auto ends_so = [&](std::string_view end) { return request.destination.ends_with(end); };
-  const bool like_a_file =
-      std::ranges::any_of(formats::registered_formats(), [&](const formats::Format* format) {
-        return std::ranges::any_of(format->traits().endings, ends_so);
-      });
+  const bool like_a_file = std::ranges::any_of(
+      formats::registered_formats(),
+      [&](const formats::Format* format) { return format->is_called_so(request.destination); });
   if (!like_a_file || plan.files.empty() || becomes(request, plan) == libswap::Becomes::file)
     return {};
   return compose("  {} is a directory; what it holds begins with {}\n",
