@@ -8,9 +8,9 @@
 #include <memory>
 #include <optional>
 #include <string>
-#include <variant>
 #include <vector>
 
+#include "ebb/formats/catalog/path_item.h"
 #include "ebb/formats/catalog/value.h"
 #include "ebb/formats/core/byte_source.h"
 #include "ebb/formats/core/dtype.h"
@@ -28,8 +28,6 @@ struct Chunk {
   Rank holder{};          // the rank that wrote it
   std::uint64_t tag = 0;  // the format's own: which payload decoding applies
 };
-
-using PathItem = std::variant<std::string, std::int64_t>;  // dict key or list index
 
 // A tensor of a class of its own, as torchao's quantized ones: a framework stores plain tensors in
 // its stead, its parts, and those are what a catalog lists (composite.h).

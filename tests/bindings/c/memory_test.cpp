@@ -6,6 +6,7 @@
 #include <latch>
 #include <thread>
 
+#include "ebb/formats/catalog/path_item.h"
 #include "ebb/libmuon/comm/communicator.h"
 #include "ebb/libswap/sys/when_memory.h"
 #include "tests/bindings/c/connected_ranks.h"
@@ -244,6 +245,18 @@ ebb_status read_whole(ebb_checkpoint* checkpoint) {
   if (weights == nullptr) return status;
   const ebb_status closed = ebb_checkpoint_close(weights);
   return status == EBB_DONE ? closed : status;
+}
+
+// What every catalog is full of. Of a plain std::variant this ended the process, now and then.
+TEST(PathItemWithoutMemory, ACopyThatFailsDestroysNothing) {
+  const std::vector<formats::PathItem> path(3, std::string(64, 'x'));
+  for (std::uint64_t k = 1; k <= 1 + path.size(); ++k) {
+    fail_allocation(k, Of::this_thread);
+    EXPECT_THROW({ const auto copy = path; }, std::bad_alloc) << "allocation " << k;
+  }
+  fail_allocation(0, Of::this_thread);
+  const auto copy = path;
+  EXPECT_EQ(copy, path);
 }
 
 TEST(CheckpointWithoutMemory, IsRefusedAndReadAgain) {
