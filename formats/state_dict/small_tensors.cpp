@@ -98,6 +98,17 @@ bool is_small(const TensorEntry& tensor) {
          tensor.chunks.front().box == whole(tensor.shape) && values_per_element(tensor.dtype) == 1;
 }
 
+Result<std::optional<double>> steps_counted(const Checkpoint& checkpoint,
+                                            const TensorEntry& tensor) {
+  if (tensor.state != "step" || !is_small(tensor) || volume(tensor.shape) != 1)
+    return std::optional<double>();
+  ByteVector element(bytes_of(tensor.dtype));
+  EBB_TRY(checkpoint.read(tensor, tensor.chunks.front(), 0, element));
+  double steps = 0;
+  element_values(tensor.dtype, element, {&steps, 1});
+  return std::optional(steps);
+}
+
 bool is_setting(const TensorEntry& tensor) {
   if (tensor.state != "tensor" || !tensor.key) return false;
   return !splits_at(KeyPath(*tensor.key, tensor.path), "param_groups").empty();

@@ -22,6 +22,10 @@ Value with_tensors(Value value, DType dtype);
 // Few enough elements, of plain numbers, stored in one piece.
 bool is_small(const TensorEntry& tensor);
 
+// The steps of its parameter, of a tensor that counts them; nullopt of others.
+Result<std::optional<double>> steps_counted(const Checkpoint& checkpoint,
+                                            const TensorEntry& tensor);
+
 // Whether it lies among the settings of a parameter group. Of described state dicts.
 bool is_setting(const TensorEntry& tensor);
 

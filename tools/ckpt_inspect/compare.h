@@ -36,9 +36,9 @@ struct Comparison {
   std::uint64_t equal_bytes = 0;
   std::vector<TensorDifference> tensors;
   std::uint64_t values_in_both = 0;
-  std::vector<std::string> values;  // one line each: "step: 3 against 5"
-  std::uint64_t values_only_left = 0;
-  std::uint64_t values_only_right = 0;
+  std::vector<std::string> values;            // one line each: "step: 3 against 5"
+  std::vector<std::string> values_only_left;  // keys
+  std::vector<std::string> values_only_right;
 
   bool same() const { return tensors.empty() && values.empty(); }
 };

@@ -3,9 +3,8 @@
 #include <set>
 
 #include "ebb/formats/catalog/value_alike.h"
-#include "ebb/formats/core/element_values.h"
 #include "ebb/formats/core/json_text.h"
-#include "ebb/formats/elements/box_reader.h"
+#include "ebb/formats/state_dict/small_tensors.h"
 #include "ebb/formats/state_dict/state_dict.h"
 #include "tools/ckpt_inspect/compare.h"
 #include "tools/ckpt_inspect/modes.h"
@@ -74,18 +73,19 @@ void compare_keyed(const std::vector<ValueEntry>& left, const std::vector<ValueE
   std::map<std::string_view, const Value*> others;
   for (const ValueEntry& value : right)
     if (!value.echoed && value.key != formats::kPartsKey) others[value.key] = &value.value;
-  std::uint64_t found = 0;
+  std::set<std::string_view> found;
   for (const ValueEntry& value : left) {
     if (value.echoed || value.key == formats::kPartsKey) continue;
     const auto other = others.find(value.key);
     if (other == others.end()) {
-      ++comparison.values_only_left;
+      comparison.values_only_left.push_back(value.key);
       continue;
     }
-    ++found;
     compare_one("value " + printable(value.key), value.value, *other->second, comparison);
+    found.insert(value.key);
   }
-  comparison.values_only_right = others.size() - found;
+  for (const auto& [key, value] : others)
+    if (!found.contains(key)) comparison.values_only_right.emplace_back(key);
 }
 
 // Formats differ in how deep into a value they give keys.
@@ -105,12 +105,9 @@ Result<> compare_lifted(const Side& side, const Side& other, Comparison& compari
   for (const TensorEntry* tensor : side.tensors) {
     const auto steps = other.catalog().param_steps.find(tensor->name);
     if (!is_step(*tensor) || steps == other.catalog().param_steps.end()) continue;
-    if (formats::values_per_element(tensor->dtype) != 1) continue;
-    ByteVector bytes(formats::bytes_of(tensor->dtype));
-    EBB_TRY(formats::read_box(side.checkpoint, *tensor, formats::whole(tensor->shape), bytes));
-    double value = 0;
-    formats::element_values(tensor->dtype, bytes, {&value, 1});
-    compare_one("steps of " + printable(tensor->name), Value::of_real(value),
+    EBB_TRY_ASSIGN(const auto counted, formats::steps_counted(side.checkpoint, *tensor));
+    if (!counted) continue;
+    compare_one("steps of " + printable(tensor->name), Value::of_real(*counted),
                 Value::of_int(steps->second), comparison);
   }
   return {};

@@ -2,6 +2,7 @@
 #include <array>
 #include <cmath>
 
+#include "ebb/formats/catalog/resume.h"
 #include "ebb/formats/core/json_text.h"
 #include "tools/ckpt_inspect/compare.h"
 #include "tools/ckpt_inspect/modes.h"
@@ -85,8 +86,8 @@ std::string difference_json(const View& view, const View& other, const Compariso
   for (const TensorDifference& difference : comparison.tensors) write_difference(json, difference);
   json.close_list().put("values", comparison.values);
   json.put("values_in_both", comparison.values_in_both);
-  json.put("values_only_left", comparison.values_only_left);
-  json.put("values_only_right", comparison.values_only_right);
+  json.put("values_only_left", comparison.values_only_left.size());
+  json.put("values_only_right", comparison.values_only_right.size());
   json.put("unread_left", unread_of(view).size()).put("unread_right", unread_of(other).size());
   json.close_object();
   return json.take();
@@ -99,6 +100,14 @@ std::string unread_sides(const View& left, const View& right) {
     if (const std::string line = unread_line(*view); !line.empty())
       out += compose("  not compared, on the {}: {}\n", side, line);
   return out;
+}
+
+struct OneSided {
+  const std::vector<std::string>& keys;
+  std::string_view side;
+};
+std::array<OneSided, 2> one_sided(const Comparison& comparison) {
+  return {{{comparison.values_only_left, "left"}, {comparison.values_only_right, "right"}}};
 }
 
 std::string difference_text(const Console& console, const View& view, const View& other,
@@ -117,11 +126,19 @@ std::string difference_text(const Console& console, const View& view, const View
   out += compose("{} ({}) equal bit for bit, {} compared\n",
                  plural(comparison.equal_tensors, "tensor"), bytes_text(comparison.equal_bytes),
                  plural(comparison.values_in_both, "value"));
-  if (comparison.values_only_left + comparison.values_only_right != 0)
-    out +=
-        compose("  not compared: {} values only on the left, {} only on the right\n",
-                count_text(comparison.values_only_left), count_text(comparison.values_only_right));
+  if (view.catalog().format == other.catalog().format) return out + unread_sides(view, other);
+  for (const auto& [keys, side] : one_sided(comparison))
+    if (!keys.empty())
+      out += compose("  not compared, only on the {}: {} ({})\n", side,
+                     plural(keys.size(), "value"), formats::some_of(keys));
   return out + unread_sides(view, other);
+}
+
+// Another format may not be able to hold a value; the same one lost it.
+void add_one_sided(Comparison& comparison) {
+  for (const auto& [keys, side] : one_sided(comparison))
+    for (const std::string& key : keys)
+      comparison.values.push_back(compose("value {}: only on the {}", printable(key), side));
 }
 
 struct Shown {
@@ -145,10 +162,7 @@ Result<Exit> show_sides(Console& console, const Shown& shown, const Side& left, 
   const bool everything =
       shown.left.selection.include.empty() && shown.left.selection.states.empty();
   if (everything) EBB_TRY(compare_values(left, right, comparison));
-  // Another format may not be able to hold a value; the same one lost it.
-  const std::uint64_t unmatched = comparison.values_only_left + comparison.values_only_right;
-  if (unmatched != 0 && left.catalog().format == right.catalog().format)
-    comparison.values.push_back(plural(unmatched, "value") + " only on one side");
+  if (left.catalog().format == right.catalog().format) add_one_sided(comparison);
   EBB_TRY(check_unchanged(shown.left.catalog(), left_before));
   EBB_TRY(check_unchanged(shown.right.catalog(), right_before));
   console.print(shown.left.output == Output::json

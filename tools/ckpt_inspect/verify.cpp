@@ -3,12 +3,12 @@
 #include <optional>
 
 #include "ebb/formats/core/bytes.h"
-#include "ebb/formats/core/float_cast.h"
 #include "ebb/formats/core/json_text.h"
 #include "ebb/formats/core/units.h"
 #include "ebb/formats/elements/writer_faults.h"
 #include "ebb/formats/pickle/known_globals.h"
 #include "ebb/formats/registry.h"
+#include "ebb/formats/state_dict/small_tensors.h"
 #include "ebb/libswap/tree/file_tree.h"
 #include "tools/ckpt_inspect/modes.h"
 #include "tools/cli/checkpoints.h"
@@ -66,30 +66,17 @@ struct FileSteps {
   std::string tensor;
 };
 
-Result<double> counted(const Checkpoint& checkpoint, const TensorEntry& tensor) {
-  ByteVector bytes(bytes_of(tensor.dtype));
-  EBB_TRY(checkpoint.read(tensor, tensor.chunks[0], 0, bytes));
-  if (tensor.dtype == DType::i64) return static_cast<double>(formats::load_le<std::int64_t>(bytes));
-  ByteVector wide(sizeof(double));
-  formats::cast_floats(tensor.dtype, bytes, DType::f64, wide);
-  return formats::load_le<double>(wide);
-}
-
 // Files of two saves in one checkpoint, in formats that have no number of a save: each file's
 // counters agree among themselves and not with another file's. A parameter that is trained less
 // often than others of the same file is none of that.
 void compare_steps(const View& view, Findings& findings) {
   std::map<std::uint32_t, FileSteps> files;
   for (const TensorEntry* tensor : view.tensors) {
-    const bool counts = tensor->state == "step" && tensor->chunks.size() == 1 &&
-                        elements_of(*tensor) == 1 &&
-                        (formats::is_floating(tensor->dtype) || tensor->dtype == DType::i64);
-    if (!counts) continue;
-    const auto steps = counted(view.checkpoint, *tensor);
-    if (!steps) continue;  // told already
+    const auto steps = formats::steps_counted(view.checkpoint, *tensor);
+    if (!steps || !*steps) continue;  // told already, or counts none
     const auto [file, fresh] = files.try_emplace(tensor->chunks[0].file);
-    if (fresh) file->second = {*steps, true, label_of(*tensor)};
-    file->second.agree &= file->second.steps == *steps;
+    if (fresh) file->second = {**steps, true, label_of(*tensor)};
+    file->second.agree &= file->second.steps == **steps;
   }
   const auto told = [&](std::uint32_t file) {
     return compose("{} in {} {}", files.at(file).tensor, view.catalog().files.at(file).name,

@@ -11,6 +11,7 @@ namespace {
 
 using inspect_test::bytes_of;
 using inspect_test::inspect;
+using inspect_test::says;
 using inspect_test::write_safetensors;
 using test_support::Outcome;
 using test_support::ScratchDirectory;
@@ -81,6 +82,26 @@ TEST(InspectDiff, ComparesStepAndSettings) {
   const Outcome run = inspect({"dcp/torch2.8.0_w2/data", "--diff", "dcp/hsdp_2x2/data", "--json"});
   EXPECT_EQ(run.exit, 1);
   EXPECT_NE(run.out.find("\"group 0: momentum: 0.9 against 0.93\""), std::string::npos) << run.out;
+}
+
+// One format holds what the other side of it holds; another one may not be able to.
+TEST(InspectDiff, NamesValuesOfOneSideOnly) {
+  const ScratchDirectory scratch;
+  const std::string folder = scratch / "less", dcp = scratch / "dcp";
+  inspect_test::copy("folders/trainer/data", folder);
+  inspect_test::replace(folder + "/trainer_state.json", "\"max_steps\": 2,", "");
+  const Outcome run = inspect({"folders/trainer/data", "--diff", folder});
+  EXPECT_EQ(run.exit, 1);
+  EXPECT_TRUE(
+      run.out.starts_with("  value trainer_state.max_steps: only on the left\n"
+                          "1 difference; "))
+      << run.out;
+  const Outcome convert = test_support::run_program("ckpt-convert", {folder, dcp, "--to", "dcp"});
+  ASSERT_EQ(convert.exit, 0) << convert.err;
+  const Outcome other = inspect({dcp, "--diff", "folders/trainer/data"});
+  EXPECT_EQ(other.exit, 0);
+  EXPECT_TRUE(says(other.out, "not compared, only on the right: 2 values (")) << other.out;
+  EXPECT_TRUE(says(other.out, "trainer_state.max_steps")) << other.out;
 }
 
 TEST(InspectDiff, AFilterMayLeaveNothingOfTheOtherSide) {

@@ -1,5 +1,7 @@
 #include "tests/tools/ckpt_inspect/inspect.h"
 
+#include <gtest/gtest.h>
+
 #include <filesystem>
 #include <fstream>
 
@@ -24,6 +26,15 @@ void copy(const std::string& fixture, const std::string& to) {
   namespace fs = std::filesystem;
   fs::create_directories(fs::path(to).parent_path());
   fs::copy(fs::path(EBB_FIXTURES) / fixture, to, fs::copy_options::recursive);
+}
+
+void replace(const std::string& path, std::string_view text, std::string_view by) {
+  std::string whole = test_support::text_of_file(path);
+  const std::size_t at = whole.find(text);
+  EXPECT_NE(at, std::string::npos) << path;
+  if (at != std::string::npos) whole.replace(at, text.size(), by);
+  std::filesystem::remove(path);  // a fixture's copy may not be writable
+  write(path, whole);
 }
 
 }  // namespace ebb::inspect_test

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "tests/support/program.h"
@@ -22,6 +23,9 @@ void write(const std::string& path, const std::string& text = "x");
 
 // A fixture, by its path below the fixtures, with the folders that it is to lie in.
 void copy(const std::string& fixture, const std::string& to);
+
+// Puts a text into a file in another's place, once.
+void replace(const std::string& path, std::string_view text, std::string_view by);
 
 using test_support::says;
 
