@@ -5,6 +5,7 @@
 
 #include "ebb/formats/core/compose.h"
 #include "ebb/formats/dcp/dcp.h"
+#include "ebb/formats/state_dict/names.h"
 
 namespace ebb::formats {
 namespace {
@@ -98,6 +99,8 @@ std::string data_of_other_ranks(const ResumeQuestion& question) {
       data_ranks(question.catalog), "{wanted}");
 }
 
+bool is_numbered(const ResumeQuestion& question) { return !mere_numbers(question.catalog).empty(); }
+
 using Says = ResumeRule::Says;
 constexpr ResumeRule kWithoutStates{
     .says = Says::no, .applies = lacks_states, .tell = states_that_are_lacking};
@@ -115,6 +118,9 @@ constexpr ResumeRule kRules[] = {
     {Says::note, needs_newest_torch,
      "torch 2.14 and older cannot read this metadata; what ckpt-convert --to dcp writes, "
      "they can"},
+    {Says::note, is_numbered,
+     "its optimizer's parameters are numbers: a job that saves optimizer.state_dict() itself loads "
+     "them; FSDP2 and torchtitan ask for names, and do not find them (ckpt-convert --names FILE)"},
     {Says::note, muon_without_rows,
      "some matrices have fewer rows than {wanted}: torch 2.13's Muon cannot step those"},
 };

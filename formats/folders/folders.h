@@ -40,6 +40,10 @@ bool detect_folder(FolderKind kind, const SourceTree& tree);
 Result<std::unique_ptr<Checkpoint>> describe_folder(FolderKind kind,
                                                     std::shared_ptr<const SourceTree> tree);
 
+// Of a Trainer: an optimizer of a later save than trainer_state.json.
+std::vector<Error> folder_problems(FolderKind kind, const std::shared_ptr<const SourceTree>& tree,
+                                   const Catalog& catalog);
+
 ResumeRules folder_resume(FolderKind kind);
 
 // Content as the state dict of such a folder, whatever it was of: a model, its one optimizer, the

@@ -22,6 +22,10 @@ class Format : public formats::Format {
                  "--to dcp and --to torch keep all of it under the same keys"};
   }
   ResumeRules resume_rules() const override { return folder_resume(kind_); }
+  std::vector<Error> problems(const std::shared_ptr<const SourceTree>& tree,
+                              const Catalog& catalog) const override {
+    return folder_problems(kind_, tree, catalog);
+  }
   void respell(Catalog& content) const override {
     if (traits().written == Written::yes) return respell_for_folder(kind_, content);
     respell_as_state_dict(content);

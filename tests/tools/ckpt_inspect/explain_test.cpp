@@ -25,6 +25,19 @@ TEST(InspectExplain, DcpResumesOnAnyNumberOfRanks) {
   }
 }
 
+// A Trainer's folder names no parameters, and FSDP2 looks states up by name.
+TEST(InspectExplain, DcpOfNumberedParametersSaysWhoFindsThem) {
+  const ScratchDirectory scratch;
+  const std::string out = scratch / "dcp";
+  const Outcome convert =
+      test_support::run_program("ckpt-convert", {"folders/trainer/data", out, "--to", "dcp"});
+  ASSERT_EQ(convert.exit, 0) << convert.err;
+  const std::string note = "note      its optimizer's parameters are numbers";
+  const Outcome numbered = explain(out, "2"), named = explain("dcp/fsdp2_w1/data", "2");
+  EXPECT_NE(numbered.out.find(note), std::string::npos) << numbered.out;
+  EXPECT_EQ(named.out.find(note), std::string::npos) << named.out;
+}
+
 TEST(InspectExplain, DeepSpeedResumesOnAsManyRanksOnly) {
   EXPECT_EQ(explain("deepspeed/z3_muon_bf16_w4/data", "4").exit, 0);
   EXPECT_EQ(explain("deepspeed/z2_adamw_fp16_w2/data", "2").exit, 0);

@@ -79,6 +79,24 @@ TEST(InspectMixed, DcpFilesThatCountDifferentStepsAreOfTwoSaves) {
       << run.out;
 }
 
+// An earlier trainer_state.json copied over the one of its save. An optimizer that counted fewer
+// steps is none: its job may have skipped some.
+TEST(InspectMixed, AnOptimizerOfALaterSaveThanTrainerStateIsDamage) {
+  const ScratchDirectory scratch;
+  for (const auto& [step, exit] : {std::pair("1", 1), {"2", 0}, {"3", 0}}) {
+    const std::string folder = scratch / step;
+    inspect_test::copy("folders/trainer/data", folder);
+    inspect_test::replace(folder + "/trainer_state.json", "\"global_step\": 2",
+                          std::string("\"global_step\": ") + step);
+    const Outcome run = inspect({folder, "--verify"});
+    EXPECT_EQ(run.exit, exit) << run.out << run.err;
+    EXPECT_EQ(run.out.find("optimizer.pt: optimizer.state.0.step has counted 2.0 steps, but "
+                           "trainer_state.json only 1: files of two saves") == std::string::npos,
+              exit == 0)
+        << run.out;
+  }
+}
+
 TEST(InspectMixed, DeepSpeedRankFilesOfTwoSavesAreDamage) {
   const ScratchDirectory scratch;
   const std::string copy = scratch / "ckpt";
