@@ -14,8 +14,6 @@ namespace ebb::formats {
 
 namespace {
 
-constexpr std::string_view kConvention = "momentum_convention";  // ours; nobody else stores it
-
 const Value* setting(const GroupEntry& group, std::string_view name) {
   for (const auto& [key, value] : group.settings)
     if (key == name) return &value;
@@ -50,7 +48,7 @@ bool is_momentum(const TensorEntry& tensor) {
 }  // namespace
 
 std::optional<MomentumForm> momentum_form(const GroupEntry& group, const TensorEntry& tensor) {
-  for (const std::string_view name : {kConvention, std::string_view("momentum")})
+  for (const std::string_view name : {kMomentumConvention, std::string_view("momentum")})
     if (const auto said = form_in(setting(group, name))) return said;
   if (const auto dampening = number_in(setting(group, "dampening"))) {
     if (*dampening == 0) return MomentumForm::sum;
@@ -66,11 +64,11 @@ namespace {
 
 void note_form(GroupEntry& group, MomentumForm form) {
   for (auto& [name, value] : group.settings)
-    if (name == kConvention || (name == "momentum" && form_in(&value))) {
+    if (name == kMomentumConvention || (name == "momentum" && form_in(&value))) {
       value = Value::of_string(std::string(name_of(form)));
       return;
     }
-  group.settings.emplace_back(std::string(kConvention),
+  group.settings.emplace_back(std::string(kMomentumConvention),
                               Value::of_string(std::string(name_of(form))));
 }
 

@@ -8,6 +8,9 @@
 
 namespace ebb::formats {
 
+// What a group calls the convention: "ema" or "sum". Ours; nobody else stores it.
+inline constexpr std::string_view kMomentumConvention = "momentum_convention";
+
 // The convention that a group's settings and the name of the state tell; nullopt: nothing does.
 std::optional<MomentumForm> momentum_form(const GroupEntry& group, const TensorEntry& tensor);
 

@@ -27,8 +27,8 @@ Result<EmitPlan> emit_ebb(const EmitRequest& request);
 
 ResumeRules ebb_resume();
 
-// Content on its way to another format: AdamW's settings as torch.optim has them, and a step count
-// for each of its parameters, which torch's optimizers keep one by one.
+// Content on its way to another format: settings as torch.optim's Muon and AdamW have them, and a
+// step count for each of AdamW's parameters, which torch keeps one by one.
 void say_as_torch(Catalog& content);
 
 }  // namespace ebb::formats

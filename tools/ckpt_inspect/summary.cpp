@@ -10,6 +10,7 @@
 #include <span>
 
 #include "ebb/formats/catalog/value_alike.h"
+#include "ebb/formats/conversion/momentum.h"
 #include "ebb/formats/core/json_text.h"
 #include "ebb/formats/core/name_table.h"
 #include "ebb/formats/pickle/known_globals.h"
@@ -151,20 +152,23 @@ std::string title(const View& view) {
   return out + "\n";
 }
 
-// Ebb says by `momentum` what is kept, an average or a sum, and by `beta` what others call
-// momentum.
-const Value* form_beside(const GroupEntry& group) {
-  const Value* form = nullptr;
-  bool beta = false;
-  for (const auto& [name, value] : group.settings) {
-    if (name == "momentum" && value.kind == Value::Kind::string) form = &value;
-    beta = beta || name == "beta";
+// What is kept, an average or a sum, is said beside the rate. Ebb's stores call the two `momentum`
+// and `beta`.
+struct Momentum {
+  const Setting* form = nullptr;
+  const Setting* rate = nullptr;
+};
+Momentum momentum_of(const GroupEntry& group) {
+  Momentum momentum;
+  for (const Setting& setting : group.settings) {
+    const auto& [name, value] = setting;
+    const bool word = name == "momentum" && value.kind == Value::Kind::string;
+    if (word || name == formats::kMomentumConvention)
+      momentum.form = &setting;
+    else if (name == "beta" || (name == "momentum" && momentum.rate == nullptr))
+      momentum.rate = &setting;
   }
-  return beta ? form : nullptr;
-}
-
-bool is_said_beside(const GroupEntry& group, const Setting& setting) {
-  return setting.first == "momentum" && form_beside(group) != nullptr;
+  return momentum.form != nullptr && momentum.rate != nullptr ? momentum : Momentum();
 }
 
 // What people ask for first, then the rest as it is stored.
@@ -175,9 +179,10 @@ std::vector<const Setting*> settings_to_show(const GroupEntry& group) {
     return std::ranges::find(kFirst, setting->first) - kFirst.begin();
   };
   std::vector<const Setting*> settings;
+  const Setting* const form = momentum_of(group).form;
   for (const Setting& setting : group.settings) {
     const bool said = setting.first == "optimizer" && setting.second.text == group.optimizer;
-    if (setting.second.kind != Value::Kind::none && !said && !is_said_beside(group, setting))
+    if (setting.second.kind != Value::Kind::none && !said && &setting != form)
       settings.push_back(&setting);
   }
   std::ranges::stable_sort(settings, {}, place);
@@ -186,10 +191,9 @@ std::vector<const Setting*> settings_to_show(const GroupEntry& group) {
 
 std::string setting_text(const GroupEntry& group, const Setting& setting) {
   const std::string value = value_text(setting.second);
-  const Value* const form = form_beside(group);
-  if (form == nullptr || setting.first != "beta")
-    return compose("{}={}", printable(setting.first, 30), value);
-  return compose("momentum={} ({})", value, value_text(*form));
+  const Momentum momentum = momentum_of(group);
+  if (momentum.rate != &setting) return compose("{}={}", printable(setting.first, 30), value);
+  return compose("momentum={} ({})", value, value_text(momentum.form->second));
 }
 
 // Where one group says whose it is, those without parameters have none.

@@ -449,35 +449,5 @@ TEST(EbbCheckpoint, NothingCommittedIsSaidSo) {
       "run/swap: no generation is valid on all ranks: newest rank 0 has none, rank 1 has none");
 }
 
-// As torch.optim.AdamW loads a group, and its states.
-TEST(EbbSettings, OfAdamWAreTorchsForOthers) {
-  Catalog content;
-  content.step = 40;
-  content.groups = {{"muon", {{"beta", Value::of_real(0.95)}}, {"w"}},
-                    {"adamw",
-                     {{"lr", Value::of_real(1e-3)},
-                      {"beta1", Value::of_real(0.9)},
-                      {"beta2", Value::of_real(0.95)},
-                      {"eps", Value::of_real(1e-8)}},
-                     {"a", "b"}}};
-  content.param_steps = {{"b", 7}};
-  say_as_torch(content);
-  const std::map<std::string, std::int64_t> steps = {{"a", 40}, {"b", 7}};
-  EXPECT_EQ(content.param_steps, steps);
-  EXPECT_EQ(content.groups[0].settings.size(), 1u);
-  std::vector<std::string> names;
-  for (const auto& [name, value] : content.groups[1].settings) names.push_back(name);
-  const std::vector<std::string> wanted = {"lr",         "betas",
-                                           "eps",        "amsgrad",
-                                           "maximize",   "foreach",
-                                           "capturable", "differentiable",
-                                           "fused",      "decoupled_weight_decay"};
-  EXPECT_EQ(names, wanted);
-  const Value& betas = content.groups[1].settings[1].second;
-  EXPECT_EQ(betas.kind, Value::Kind::tuple);
-  ASSERT_EQ(betas.items.size(), 2u);
-  EXPECT_EQ(betas.items[1].real, 0.95);
-}
-
 }  // namespace
 }  // namespace ebb::formats

@@ -93,9 +93,10 @@ TEST(TheScreen, SaysThatEbbWroteADcp) {
   EXPECT_EQ(inspect({"dcp/hsdp_2x2/data"}).out.find("Ebb"), std::string::npos);
 }
 
+using Settings = std::vector<std::pair<std::string, Value>>;
+
 // A DCP whose group has these settings.
-std::string with_settings(const ScratchDirectory& scratch,
-                          std::vector<std::pair<std::string, Value>> settings) {
+std::string with_settings(const ScratchDirectory& scratch, Settings settings) {
   const std::string bytes(16, '\0');
   Catalog catalog;
   std::vector<formats::Held> held;
@@ -110,8 +111,7 @@ std::string with_settings(const ScratchDirectory& scratch,
   catalog.groups.push_back({"muon", std::move(settings), {"w"}});
   const auto content = formats::MemoryContent::make(std::move(catalog), std::move(held));
   const formats::Format& dcp = *formats::format_named("dcp");
-  auto made =
-      formats::plan_conversion(*content, {.from = *formats::format_named("ebb"), .to = dcp});
+  auto made = formats::plan_conversion(*content, {.from = dcp, .to = dcp});
   EXPECT_TRUE(made) << made.error().message;
   const auto tree = test_support::carry_out(made->plan, *made->content, "made");
   const std::string path = scratch / "made";
@@ -126,12 +126,15 @@ std::string with_settings(const ScratchDirectory& scratch,
 TEST(TheScreen, SaysWhatMomentumIsAndWhichKind) {
   const Value beta = Value::of_real(0.95);
   for (const char* form : {"ema", "sum"}) {
-    const ScratchDirectory scratch;
-    const std::string out =
-        inspect({with_settings(scratch, {{"beta", beta}, {"momentum", Value::of_string(form)}})})
-            .out;
-    EXPECT_NE(out.find("momentum=0.95 (" + std::string(form) + ")"), std::string::npos) << out;
-    EXPECT_EQ(out.find("beta="), std::string::npos) << out;
+    const Value word = Value::of_string(form);
+    for (const auto& settings : {Settings{{"beta", beta}, {"momentum", word}},
+                                 Settings{{"momentum", beta}, {"momentum_convention", word}}}) {
+      const ScratchDirectory scratch;
+      const std::string out = inspect({with_settings(scratch, settings)}).out;
+      EXPECT_NE(out.find("momentum=0.95 (" + std::string(form) + ")"), std::string::npos) << out;
+      EXPECT_EQ(out.find("beta="), std::string::npos) << out;
+      EXPECT_EQ(out.find("convention"), std::string::npos) << out;
+    }
   }
   const ScratchDirectory scratch;
   const std::string out = inspect({with_settings(scratch, {{"momentum", beta}})}).out;

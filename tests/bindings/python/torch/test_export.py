@@ -41,15 +41,16 @@ def stored(path: str, wanted: dict[str, torch.Tensor]) -> dict[str, torch.Tensor
     return {name.removeprefix("model."): value for name, value in into.items()}
 
 
-@row("export: torch.optim.AdamW goes on from the DCP, and from torch.load")
-def goes_on_in_torch() -> None:
+def _goes_on_in_torch(kind: str, settings: dict, tolerance: dict) -> None:
     from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
     draw = torch.Generator().manual_seed(5)
     rows = torch.randn(8, 6, generator=draw)
 
     def net() -> torch.nn.Module:
         torch.manual_seed(2)
-        return torch.nn.Sequential(torch.nn.Linear(6, 5), torch.nn.ReLU(), torch.nn.Linear(5, 1))
+        bias = kind != "Muon"  # torch's takes matrices alone
+        return torch.nn.Sequential(torch.nn.Linear(6, 5, bias=bias), torch.nn.ReLU(),
+                                   torch.nn.Linear(5, 1, bias=bias))
 
     def steps(model, opt, count: int) -> None:
         for _ in range(count):
@@ -58,27 +59,41 @@ def goes_on_in_torch() -> None:
             opt.zero_grad()
 
     ours = net()
-    opt = ebb.torch.AdamW(ours.named_parameters(), swap="swap", lr=1e-2, betas=(0.8, 0.95))
+    opt = getattr(ebb.torch, kind)(ours.named_parameters(), swap=kind, lr=1e-2, **settings)
     steps(ours, opt, 3)
-    opt.export("adamw")
-    opt.export("adamw.pt", "torch")
+    opt.export(f"{kind}-dcp")
+    opt.export(f"{kind}.pt", "torch")
     steps(ours, opt, 2)
     opt.close()
-    for path in ("adamw", "adamw.pt"):
+    for path in (f"{kind}-dcp", f"{kind}.pt"):
         model = net()
-        theirs = torch.optim.AdamW(model.parameters(), lr=1.0)
+        theirs = getattr(torch.optim, kind)(model.parameters(), lr=1.0)
+        wanted = set(theirs.param_groups[0])
         weights, states = get_state_dict(model, theirs)
         found = {"model": weights, "optimizer": states}
-        if path == "adamw":
+        if path.endswith("dcp"):
             dcp.load(found, checkpoint_id=path, no_dist=True)
         else:
             found = torch.load(path, weights_only=True)
         set_state_dict(model, theirs, model_state_dict=found["model"],
                        optim_state_dict=found["optimizer"])
-        assert theirs.param_groups[0]["betas"] == (0.8, 0.95), theirs.param_groups
+        for name, value in settings.items():
+            assert theirs.param_groups[0][name] == value, (name, theirs.param_groups)
+        assert wanted <= theirs.param_groups[0].keys(), theirs.param_groups
         steps(model, theirs, 2)
         for name, parameter in model.named_parameters():
-            torch.testing.assert_close(parameter, ours.get_parameter(name), rtol=1e-5, atol=1e-6)
+            torch.testing.assert_close(parameter, ours.get_parameter(name), **tolerance)
+
+
+@row("export: torch.optim.AdamW goes on from the DCP, and from torch.load")
+def adamw_goes_on_in_torch() -> None:
+    _goes_on_in_torch("AdamW", {"betas": (0.8, 0.95)}, {"rtol": 1e-5, "atol": 1e-6})
+
+
+@row("export: torch.optim.Muon goes on from the DCP, and from torch.load")
+def muon_goes_on_in_torch() -> None:
+    _goes_on_in_torch("Muon", {"momentum": 0.9, "nesterov": False, "weight_decay": 0.2},
+                      {"rtol": 1e-3, "atol": 1e-4})
 
 
 @row("export: torch reads the DCP, whose weights are those of its step")
