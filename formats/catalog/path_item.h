@@ -16,7 +16,7 @@ class PathItem : public std::variant<std::string, std::int64_t> {
   using variant::operator=;
 
   PathItem() = default;
-  PathItem(const PathItem& other) : variant() { *this = other; }
+  PathItem(const PathItem& other) : variant() { *this = other; }  // NOLINT: for that reason
   PathItem(PathItem&& other) noexcept = default;
   PathItem& operator=(const PathItem& other) {
     if (const auto* text = std::get_if<std::string>(&other))
