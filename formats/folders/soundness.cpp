@@ -1,5 +1,3 @@
-#include <algorithm>
-
 #include "ebb/formats/catalog/key_path.h"
 #include "ebb/formats/folders/folders.h"
 #include "ebb/formats/state_dict/small_tensors.h"
