@@ -96,16 +96,15 @@ def converted(tools, source, target, out, names):
     return None
 
 
-def cell(tools, label, target, folder):
+def cell(tools, label, target, folder, names):
     source = SOURCES[label]
     out = Path(folder, f"{source.replace('/', '-')}-to-{target}")
-    flags = converted(tools, source, target, out, names_file(tools, source, folder))
+    flags = converted(tools, source, target, out, names)
     if flags is None:
         return "-"
     reference = FIXTURES / source / "data"
     if "--names" in flags:  # what were numbers has names in both
         reference = Path(folder, out.name + ".named")
-        names = names_file(tools, source, folder)
         words = [FIXTURES / source / "data", reference, "--to", "safetensors", "--names", names]
         if tools.run("ckpt-convert", *words)[0] != 0:
             reference = FIXTURES / source / "data"
@@ -123,7 +122,8 @@ def main(bin_folder, check):
     tools, rows = Tools(bin_folder), []
     with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(2) as pool:
         for label in SOURCES:
-            cells = pool.map(lambda target: cell(tools, label, target, folder), TARGETS)  # noqa: B023
+            names = names_file(tools, SOURCES[label], folder)  # once: two cells at a time read it
+            cells = pool.map(lambda target: cell(tools, label, target, folder, names), TARGETS)  # noqa: B023
             rows.append([label, *cells])
     head = ["from \\ to", *(f"`{target}`" for target in TARGETS)]
     return 0 if put("docs/conversions.md", NAME, table(head, rows), check) else 1
