@@ -2,6 +2,7 @@
 // group from a checkpoint, and fail in the load, or in a step, where one is missing.
 #include <algorithm>
 #include <optional>
+#include <ranges>
 #include <vector>
 
 #include "ebb/formats/conversion/momentum.h"
@@ -29,12 +30,9 @@ bool join_betas(Settings& settings) {
 // "3.4445,-4.775,2.0315".
 Value coefficients_in(std::string_view text) {
   std::vector<Value> numbers;
-  for (std::size_t at = 0; at <= text.size();) {
-    const std::size_t end = std::min(text.find(',', at), text.size());
-    if (const auto number = parse_number<double>(text.substr(at, end - at)))
+  for (const auto part : text | std::views::split(','))
+    if (const auto number = parse_number<double>(std::string_view(part.begin(), part.end())))
       numbers.push_back(Value::of_real(*number));
-    at = end + 1;
-  }
   return Value::of_tuple(std::move(numbers));
 }
 

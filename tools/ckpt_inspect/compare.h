@@ -61,7 +61,4 @@ Result<std::optional<TensorDifference>> compare_tensors(const Side& left, const 
 // Step, groups' settings, steps of parameters, and values that both sides have.
 Result<> compare_values(const Side& left, const Side& right, Comparison& comparison);
 
-// A tensor that counts the steps of its parameter.
-bool is_step(const TensorEntry& tensor);
-
 }  // namespace ebb::tools::inspect

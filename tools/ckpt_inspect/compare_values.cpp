@@ -104,7 +104,7 @@ Result<> compare_all(const Catalog& left, const Catalog& right, Comparison& comp
 Result<> compare_lifted(const Side& side, const Side& other, Comparison& comparison) {
   for (const TensorEntry* tensor : side.tensors) {
     const auto steps = other.catalog().param_steps.find(tensor->name);
-    if (!is_step(*tensor) || steps == other.catalog().param_steps.end()) continue;
+    if (steps == other.catalog().param_steps.end()) continue;
     EBB_TRY_ASSIGN(const auto counted, formats::steps_counted(side.checkpoint, *tensor));
     if (!counted) continue;
     compare_one("steps of " + printable(tensor->name), Value::of_real(*counted),

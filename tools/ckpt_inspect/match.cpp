@@ -79,11 +79,12 @@ bool names_are_unique(const Side& side) {
   });
 }
 
-}  // namespace
-
+// A tensor that counts the steps of its parameter.
 bool is_step(const TensorEntry& tensor) {
   return tensor.state == "step" && formats::checked_volume(tensor.shape).value_or(0) == 1;
 }
+
+}  // namespace
 
 std::vector<Match> match_tensors(const Side& left, const Side& right) {
   const bool unique = names_are_unique(left) && names_are_unique(right);
