@@ -17,10 +17,11 @@
 
 namespace ebb::formats::deepspeed {
 
+inline constexpr std::string_view kBufferNames = "buffer_names";
 // At the top of a model file: what describes tensors, files or ranks, and what the engine reads
 // back. Everything else there is the client's.
 inline constexpr std::string_view kStructureKeys[] = {"module",
-                                                      "buffer_names",
+                                                      kBufferNames,
                                                       "optimizer",
                                                       "param_shapes",
                                                       "frozen_param_shapes",

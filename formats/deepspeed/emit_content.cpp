@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <set>
 
+#include "ebb/formats/catalog/resume.h"
 #include "ebb/formats/catalog/value_alike.h"
 #include "ebb/formats/core/float_cast.h"
 #include "ebb/formats/core/json_text.h"
@@ -43,6 +44,7 @@ bool is_free(const ValueEntry& entry) {
                                             "param_groups",   "state_step",         "step",
                                             "zero_optimizer", "zero_stage"};
   constexpr std::string_view kDicts[] = {"ds_config", "tied"};
+  if (entry.key == kBufferNames) return is_sequence(entry.value);
   if (is_a_files_own(client_key(entry.key)) || one_of(kMadeAnew, entry.key)) return false;
   if (one_of(kDicts, entry.key)) return entry.value.kind == Value::Kind::dict;
   return entry.key != "tag" || names_a_folder(entry.value);
@@ -316,20 +318,45 @@ class Gatherer {
 
   void take_whole_tensors() {
     std::set<std::string> buffers;
-    if (const Value* names = out_.value("buffer_names"))
+    const Value* names = out_.value(kBufferNames);
+    if (names != nullptr)
       for (const Value& name : names->items) buffers.insert(name.text);
     for (std::uint32_t i = 0; i < content_.tensors.size(); ++i) {
       const TensorEntry& tensor = content_.tensors[i];
       if (trained_.contains(tensor.name)) continue;
-      // Formats without buffers call them parameters; the model's dtype tells most of them.
-      const bool odd = !is_floating(tensor.dtype) ||
-                       (tensor.dtype != out_.model_dtype && out_.model_dtype != DType::f32);
-      const bool named = buffers.contains(tensor.name);
-      if (tensor.state == "buffer" || (tensor.state == "param" && (named || odd)))
+      if (tensor.state == "buffer" ||
+          (tensor.state == "param" && (buffers.contains(tensor.name) || seems_a_buffer(tensor))))
         out_.buffers.push_back({tensor.name, i});
       else if (tensor.state == "param")
         out_.frozen.push_back({tensor.name, i});
     }
+    if (names == nullptr && !made_by_engine()) note_frozen();
+  }
+
+  // Formats without buffers call them parameters; the model's dtype tells most of them, and of
+  // BatchNorm's the counter of batches beside them.
+  bool seems_a_buffer(const TensorEntry& tensor) const {
+    if (!is_floating(tensor.dtype)) return true;
+    if (tensor.dtype != out_.model_dtype && out_.model_dtype != DType::f32) return true;
+    for (const std::string_view mean : {"running_mean", "running_var"}) {
+      const std::string_view name = tensor.name;
+      if (!name.ends_with(mean)) continue;
+      return tensors_.contains(
+          std::string(name.substr(0, name.size() - mean.size())).append("num_batches_tracked"));
+    }
+    return false;
+  }
+
+  // Stage 3 keeps buffers whole and frozen parameters in pieces, and a job takes each from its own
+  // place only; the other stages keep both alike.
+  void note_frozen() {
+    if (out_.stage != 3 || out_.frozen.empty()) return;
+    std::vector<std::string> names;
+    for (const Whole& frozen : out_.frozen) names.push_back(frozen.name);
+    plan_.notes.push_back(compose(
+        "in no optimizer group, and written as frozen parameters: {}. Stage 3 does not load them "
+        "where the model has them as buffers; stages 1 and 2 (--partition zero12) load either",
+        some_of(names)));
   }
 
   void take_tied() {

@@ -108,7 +108,7 @@ class ModelFile : EngineFile {
         for (const std::string& name : order_) entry(name, [&] { put(placed_.at(name)); });
       });
     });
-    list("buffer_names", [&] {
+    list(kBufferNames, [&] {
       for (const Whole& buffer : what_.buffers) string(buffer.name);
     });
     entry("optimizer", nullptr);

@@ -38,19 +38,26 @@ Result<Group> named_shapes(const PickleGraph& graph, PickleId dict, std::string_
   return params;
 }
 
-// torch.save calls an archive as its file. Where a rank's partitions were another rank's, somebody
-// has moved them; nothing else in them says whose they are.
+// torch.save calls an archive as its file. Where a rank's partitions were another rank's, or a
+// state of a universal checkpoint's parameter another state of it, somebody has moved them; nothing
+// else in them says whose they are.
 Result<> check_not_moved(const SourceTree& tree, const std::string& name,
                          const TorchArchive& archive) {
-  const std::string_view file = std::string_view(name).substr(name.rfind('/') + 1);
+  const std::string folder(folder_of(name));
+  const std::string file = name.substr(folder.size());
   const std::string written_as = archive.zip().folder() + ".pt";
   const auto its = parse_name(file), said = parse_name(written_as);
-  const bool partitions = its && its->kind == FileName::Kind::optimizer;
-  if (!partitions || !said || said->kind != its->kind) return {};
-  if (said->data_rank == its->data_rank && said->model_rank == its->model_rank) return {};
-  Error error = refused(tree, Code::layout,
-                        compose("{}: written as {}: the file of another rank", name, written_as),
-                        "give the files the names back that they were written under");
+  const bool of_another_rank =
+      its && its->kind == FileName::Kind::optimizer && said && said->kind == its->kind &&
+      (said->data_rank != its->data_rank || said->model_rank != its->model_rank);
+  const bool another_state =
+      !its && written_as != file && tree.find(folder + written_as) != nullptr;
+  if (!of_another_rank && !another_state) return {};
+  Error error = refused(
+      tree, Code::layout,
+      compose("{}: written as {}: {}", name, written_as,
+              of_another_rank ? "the file of another rank" : "another state of the parameter"),
+      "give the files the names back that they were written under");
   error.place.file = name;
   return error;
 }
@@ -245,7 +252,7 @@ Result<> ModelReader::read_frozen(const File& file, Rank rank) {
 // Whole tensors: 16-bit weights and frozen parameters of stages 1 and 2, buffers of all stages.
 Result<> ModelReader::read_module(const File& file) {
   const PickleGraph& graph = file.graph();
-  const PickleId names = graph.find(graph.root(), "buffer_names");
+  const PickleId names = graph.find(graph.root(), kBufferNames);
   if (names != kNoPickle && graph.is(names, PickleKind::list))
     for (const PickleId name : graph.items(names))
       if (graph.is(name, PickleKind::string)) buffers_.emplace(graph.text(name));

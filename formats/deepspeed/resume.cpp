@@ -2,7 +2,10 @@
 // docs/formats/deepspeed.md.
 #include <algorithm>
 #include <array>
+#include <string>
+#include <string_view>
 
+#include "ebb/formats/catalog/value_alike.h"
 #include "ebb/formats/core/number_text.h"
 #include "ebb/formats/deepspeed/config.h"
 #include "ebb/formats/deepspeed/deepspeed.h"
@@ -84,6 +87,24 @@ bool experts_among_others(const ResumeQuestion& question) {
   return has_experts(question) && !is_parallel(question);
 }
 
+bool lies_beside(const Catalog& catalog, std::string_view begin) {
+  return std::ranges::any_of(catalog.beside, [&](const BesideEntry& entry) {
+    return std::string_view(entry.path).starts_with(begin);
+  });
+}
+
+// transformers' Trainer asks for two files of its own, for the second where its scheduler is none
+// of DeepSpeed's. The first that is missing of a folder that has others of them; "": none.
+std::string_view missing_of_trainers(const Catalog& catalog) {
+  constexpr std::string_view kState = "trainer_state.json", kScheduler = "scheduler.pt";
+  const bool state = lies_beside(catalog, kState), scheduler = lies_beside(catalog, kScheduler);
+  if (!state && !scheduler && !lies_beside(catalog, "rng_state")) return {};
+  if (!state) return kState;
+  const Value* own = value_at(catalog, {"lr_scheduler"});
+  const bool of_deepspeed = own != nullptr && own->kind == Value::Kind::dict;
+  return scheduler || of_deepspeed ? std::string_view() : kScheduler;
+}
+
 using Says = ResumeRule::Says;
 constexpr std::array kRules = {
     ResumeRule{Says::yes,
@@ -135,6 +156,17 @@ constexpr std::array kRules = {
                {},
                {}},
     ResumeRule{Says::note, named_by_nothing, kNoLatest, {}, {}},
+    ResumeRule{.says = Says::note,
+               .applies =
+                   [](const ResumeQuestion& question) {
+                     return !missing_of_trainers(question.catalog).empty();
+                   },
+               .tell =
+                   [](const ResumeQuestion& question) {
+                     return std::string(missing_of_trainers(question.catalog)) +
+                            " is missing: transformers' Trainer does not resume without it, "
+                            "DeepSpeed's own loader does";
+                   }},
     ResumeRule{Says::note,
                momentum_kept_in_memory,
                "save_muon_momentum_buffer_in_memory: DeepSpeed 0.19 steps on from zero momentum, "
@@ -143,11 +175,29 @@ constexpr std::array kRules = {
                {}},
 };
 
-// Stage 3's loader of universal checkpoints asks for exp_avg and exp_avg_sq of every parameter.
-bool muon_in_stage3(const ResumeQuestion& question) {
+// Whose job loads with stage 3's loader of universal checkpoints.
+bool configured_for_stage3(const ResumeQuestion& question) {
   const Value* stage = value_at(question.catalog, {"ds_config", "zero_optimization", "stage"});
-  return has_optimizer(question.catalog, "muon") && stage != nullptr &&
-         stage->kind == Value::Kind::integer && stage->integer == 3;
+  return stage != nullptr && stage->kind == Value::Kind::integer && stage->integer == 3;
+}
+
+// That loader asks for exp_avg and exp_avg_sq of every parameter.
+bool muon_in_stage3(const ResumeQuestion& question) {
+  return has_optimizer(question.catalog, "muon") && configured_for_stage3(question);
+}
+
+// It also sets what the first group has in all groups. Words, as a group's name, no step reads.
+bool other_settings_in_stage3(const ResumeQuestion& question) {
+  const std::vector<GroupEntry>& groups = question.catalog.groups;
+  if (groups.size() < 2 || !configured_for_stage3(question)) return false;
+  return std::ranges::any_of(groups.front().settings, [&](const auto& setting) {
+    if (setting.second.kind == Value::Kind::string) return false;
+    return std::any_of(groups.begin() + 1, groups.end(), [&](const GroupEntry& group) {
+      const auto own =
+          std::ranges::find(group.settings, setting.first, [](const auto& s) { return s.first; });
+      return own == group.settings.end() || !alike(own->second, setting.second);
+    });
+  });
 }
 
 // Stages 1 and 2 keep whole matrices of momentum where they do not offload it; the loader of
@@ -185,6 +235,12 @@ constexpr std::array kUniversalRules = {
                "its configuration asks for stage 3, whose loader of universal checkpoints knows "
                "Adam's state only",
                "deepspeed", "zero3"},
+    ResumeRule{
+        Says::no, other_settings_in_stage3,
+        "its configuration asks for stage 3, where DeepSpeed 0.19 gives all parameter groups "
+        "the settings (lr, weight_decay, ...) of the first, without a word; in stages 1 and "
+        "2 each group keeps its own",
+        "deepspeed", "zero3"},
     ResumeRule{Says::no, muon_on_ranks,
                "DeepSpeed cuts Muon's momentum like the masters when it loads a universal "
                "checkpoint, and then steps on whole matrices; with grad_accum_dtype fp32 in stage "

@@ -31,13 +31,13 @@ std::optional<std::uint64_t> extent_of(const Value& value) {
   return static_cast<std::uint64_t>(value.integer);
 }
 
-bool is_sequence(const Value& value) {
+bool has_items(const Value& value) {
   return value.kind == Value::Kind::list || value.kind == Value::Kind::tuple ||
          value.kind == Value::Kind::size;
 }
 
 std::optional<Shape> extents_of(const Value* value) {
-  if (value == nullptr || !is_sequence(*value)) return std::nullopt;
+  if (value == nullptr || !has_items(*value)) return std::nullopt;
   Shape shape;
   for (const Value& item : value->items) {
     const auto extent = extent_of(item);
@@ -49,7 +49,7 @@ std::optional<Shape> extents_of(const Value* value) {
 
 // The box of this extent whose elements lie at `place`, [offset, [strides]], in a dense tensor.
 std::optional<Box> box_at(const Shape& container, const Shape& extent, const Value* place) {
-  if (place == nullptr || !is_sequence(*place) || place->items.size() != 2) return std::nullopt;
+  if (place == nullptr || !has_items(*place) || place->items.size() != 2) return std::nullopt;
   const auto offset = extent_of(place->items[0]);
   const auto strides = extents_of(&place->items[1]);
   if (!offset || !strides || extent.size() != container.size() ||
@@ -127,7 +127,7 @@ const Value* of_rank(const Value* ranks, std::size_t rank) {
 }
 
 bool held_before(const Value* locations, std::size_t rank) {
-  if (locations == nullptr || !is_sequence(*locations)) return false;
+  if (locations == nullptr || !has_items(*locations)) return false;
   return std::ranges::any_of(locations->items, [&](const Value& holder) {
     return holder.kind == Value::Kind::integer && holder.integer >= 0 &&
            holder.integer < static_cast<std::int64_t>(rank);
@@ -267,7 +267,7 @@ Result<WholeTensor> TensorParts::by_sub_params(const Known& known, std::string_v
   const Value* view = known.value->find("shape");
   const Value* along = known.value->find("partition_dim");
   const auto dim = along == nullptr ? std::nullopt : extent_of(*along);
-  if (view == nullptr || !is_sequence(*view) || !dim || *dim >= view->items.size())
+  if (view == nullptr || !has_items(*view) || !dim || *dim >= view->items.size())
     return no_way("its sub-parameters are recorded in a form that is not read");
   if (view->items.size() != parts.front().size())
     return no_way("its sub-parameters are recorded of another view of it");

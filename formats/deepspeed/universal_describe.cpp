@@ -213,13 +213,13 @@ class UniversalDescriber {
                       const Shape* shape, std::size_t group) {
     EBB_TRY_ASSIGN(const File file, open_archive(*tree_, *checkpoint_, path, std::nullopt));
     const PickleGraph& graph = file.graph();
+    states_[group][name].insert(state);
     if (state == "step") return read_step(file, name, group);
     PickleId tensor = graph.root();
     const bool merged = is_merged(graph);
     if (graph.is(tensor, PickleKind::dict)) tensor = graph.find(tensor, "param");
     if (tensor == kNoPickle || !is_torch_tensor(graph, tensor))
       return corrupt(file.where, "no tensor 'param'");
-    states_[group][name].insert(state);
     const std::string called(state == kMasters ? "master" : state);
     if (const auto form = unread_form(graph, tensor)) {
       catalog().unread.push_back(

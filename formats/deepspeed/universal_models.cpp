@@ -82,7 +82,7 @@ void join_shapes(std::vector<Group>& groups, std::vector<Group> more) {
 }
 
 void add_unread_parts(const PickleGraph& graph, std::set<std::string>& known, Catalog& catalog) {
-  const std::set<std::string> buffers = names_in(graph, "buffer_names");
+  const std::set<std::string> buffers = names_in(graph, kBufferNames);
   const PickleId module = graph.find(graph.root(), "module");
   std::set<std::string> names = names_in(graph, "module");
   std::erase_if(names, [&](const std::string& name) {

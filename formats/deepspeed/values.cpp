@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "ebb/formats/core/float_cast.h"
 #include "ebb/formats/deepspeed/config.h"
 
 namespace ebb::formats::deepspeed {
@@ -77,6 +78,15 @@ Value tied_value(const std::map<std::string, std::string>& tied) {
   return dict;
 }
 
+// Other formats call them parameters, which DeepSpeed's stage 3 keeps in another place.
+Value buffer_names(const Catalog& catalog) {
+  Value list = Value::of_list({});
+  for (const TensorEntry& tensor : catalog.tensors)
+    if (tensor.state == "buffer" && is_floating(tensor.dtype))
+      list.items.push_back(Value::of_string(tensor.name));
+  return list;
+}
+
 void set_param_steps(Catalog& catalog, const std::vector<Group>& groups,
                      const std::vector<std::optional<double>>& steps) {
   for (std::size_t i = 0; i < steps.size(); ++i)
@@ -141,6 +151,8 @@ void set_values(Catalog& catalog, const std::string& tag, const std::vector<Grou
   values.add("param_groups", groups_value(optimizer.groups), Kind::echoed);
   values.add("state_step", steps_value(optimizer.steps), Kind::echoed);
   values.add_if_any("tied", tied_value(model.tied));
+  if (Value buffers = buffer_names(catalog); !buffers.items.empty())
+    values.add(std::string(kBufferNames), std::move(buffers), Kind::own);
   values.add("zero_stage", Value::of_int(optimizer.stage), Kind::echoed);
   values.add("optimizer", text_or_none(optimizer.optimizer), Kind::echoed);
   values.add("zero_optimizer", text_or_none(optimizer.zero_optimizer), Kind::echoed);

@@ -37,6 +37,10 @@ std::optional<std::uint32_t> number_between(std::string_view name, std::string_v
   return parse_number<std::uint32_t>(*digits);
 }
 
+std::string RankFiles::of(std::size_t rank) const {
+  return std::string(begin).append(std::to_string(rank)).append(end);
+}
+
 bool holds_dcp(const SourceTree& tree, std::string_view folder) {
   return has_in_folder(tree, folder, is_of_dcp);
 }

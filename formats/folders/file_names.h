@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <optional>
+#include <string>
 #include <string_view>
 
 #include "ebb/formats/core/byte_source.h"
@@ -20,6 +21,15 @@ std::optional<std::string_view> between(std::string_view name, std::string_view 
 // "rng_state_3.pth" -> 3.
 std::optional<std::uint32_t> number_between(std::string_view name, std::string_view begin,
                                             std::string_view end);
+
+// The files that ranks have one each of: begin, number, end.
+struct RankFiles {
+  std::string_view begin;
+  std::string_view end;
+  std::string of(std::size_t rank) const;
+};
+// Of random numbers: Trainer's, accelerate's.
+inline constexpr RankFiles kRandomNumbers[] = {{"rng_state_", ".pth"}, {"random_states_", ".pkl"}};
 
 bool holds_dcp(const SourceTree& tree, std::string_view folder);
 bool holds_safetensors(const SourceTree& tree, std::string_view folder);

@@ -108,12 +108,6 @@ void add_numbered(const SourceTree& tree, std::string_view key, Find find,
   }
 }
 
-struct RankFiles {
-  std::string_view begin;
-  std::string_view end;
-};
-constexpr RankFiles kRandom[] = {{"rng_state_", ".pth"}, {"random_states_", ".pkl"}};
-
 // What the job keeps beside them.
 void add_job(const SourceTree& tree, std::vector<Part>& parts) {
   const auto add = [&](std::string_view name, Bytes bytes) {
@@ -127,9 +121,8 @@ void add_job(const SourceTree& tree, std::vector<Part>& parts) {
   for (std::size_t number = 1; number < kMostModels; ++number)
     add(numbered("scheduler", number) + ".bin", Bytes::torch_save);
   add("rng_state.pth", Bytes::torch_save);
-  for (const auto& [begin, end] : kRandom)
-    for (std::size_t rank = 0; rank < kMostRanks; ++rank)
-      add(std::string(begin).append(std::to_string(rank)).append(end), Bytes::torch_save);
+  for (const RankFiles& files : kRandomNumbers)
+    for (std::size_t rank = 0; rank < kMostRanks; ++rank) add(files.of(rank), Bytes::torch_save);
 }
 
 template <typename Model, typename Optimizer>
@@ -207,8 +200,8 @@ std::vector<Part> parts_in(FolderKind kind, const SourceTree& tree) {
 }
 
 std::size_t ranks_with_files(const SourceTree& tree) {
-  constexpr RankFiles kOwn[] = {kRandom[0],
-                                kRandom[1],
+  constexpr RankFiles kOwn[] = {kRandomNumbers[0],
+                                kRandomNumbers[1],
                                 {"train/rank", ".pt"},
                                 {"rng/rng_dp_rank_", ".pt"},
                                 {"trainer/dataloader/rank_", ".pt"}};

@@ -3,8 +3,12 @@
 // strategies/fsdp.py.
 #include <algorithm>
 #include <array>
+#include <optional>
+#include <ranges>
+#include <string>
 
 #include "ebb/formats/dcp/dcp.h"
+#include "ebb/formats/folders/file_names.h"
 #include "ebb/formats/folders/fit.h"
 #include "ebb/formats/folders/folders.h"
 
@@ -22,13 +26,37 @@ std::string why_not(const ResumeQuestion& question) {
   return folders::fit_of(question.catalog).why();
 }
 
-// accelerate alone keeps no such file, and takes the scheduler's as it comes.
-bool is_trainers(const Catalog& catalog) { return has_file(catalog, "trainer_state.json"); }
+constexpr std::string_view kState = "trainer_state.json";
+constexpr std::string_view kScheduler = "scheduler.pt";
 
-bool lacks_state(const ResumeQuestion& question) { return !is_trainers(question.catalog); }
+// accelerate alone calls the files of a job otherwise, and takes the scheduler's as it comes.
+bool is_trainers(const Catalog& catalog) {
+  return has_file(catalog, kState) || has_file(catalog, kScheduler) ||
+         std::ranges::any_of(catalog.files, [](const FileEntry& file) {
+           return file.name.starts_with("rng_state") && file.name.ends_with(".pth");
+         });
+}
+
+bool lacks_state(const ResumeQuestion& question) { return !has_file(question.catalog, kState); }
+
+bool lacks_state_of_trainers(const ResumeQuestion& question) {
+  return is_trainers(question.catalog) && lacks_state(question);
+}
 
 bool lacks_scheduler(const ResumeQuestion& question) {
-  return is_trainers(question.catalog) && !has_file(question.catalog, "scheduler.pt");
+  return is_trainers(question.catalog) && !has_file(question.catalog, kScheduler);
+}
+
+// The first file of random numbers that one of the ranks has left, and another has not.
+std::optional<std::string> missing_random_numbers(const Catalog& catalog) {
+  const std::size_t ranks = std::min<std::size_t>(catalog.world, folders::kMostRanks);
+  for (const folders::RankFiles& files : folders::kRandomNumbers) {
+    const auto lacks = [&](std::size_t rank) { return !has_file(catalog, files.of(rank)); };
+    const auto all = std::views::iota(std::size_t{0}, ranks);
+    const auto missing = std::ranges::find_if(all, lacks);
+    if (missing != all.end() && !std::ranges::all_of(all, lacks)) return files.of(*missing);
+  }
+  return std::nullopt;
 }
 
 using Says = ResumeRule::Says;
@@ -40,29 +68,55 @@ constexpr ResumeRule kNoScheduler{
 constexpr ResumeRule kOtherWorld{
     Says::note, [](const ResumeQuestion& question) { return !same_world(question); },
     "random numbers were kept for {saved}: a rank without a file of its own starts others"};
+constexpr ResumeRule kRankWithoutNumbers{
+    .says = Says::note,
+    .applies =
+        [](const ResumeQuestion& question) {
+          return same_world(question) && missing_random_numbers(question.catalog);
+        },
+    .tell =
+        [](const ResumeQuestion& question) {
+          return missing_random_numbers(question.catalog).value_or("") +
+                 " is missing: its rank starts other random numbers";
+        }};
+constexpr std::string_view kNoState =
+    "trainer_state.json is missing, without which Trainer does not resume";
 
 constexpr std::array kTrainer = {
     kOfTwoModels,
-    ResumeRule{Says::no, lacks_state,
-               "trainer_state.json is missing, without which Trainer does not resume"},
+    ResumeRule{Says::no, lacks_state, kNoState},
     kNoScheduler,
     ResumeRule{Says::yes, always,
                "the model and its optimizer lie here; each of {wanted} loads both whole"},
     kOtherWorld,
+    kRankWithoutNumbers,
 };
 constexpr std::array kAccelerate = {
     kOfTwoModels,
     ResumeRule{Says::yes, always,
                "the model and its optimizer lie here; each of {wanted} loads both whole"},
     kOtherWorld,
+    kRankWithoutNumbers,
 };
+// Its load_fsdp_optimizer asks DCP for what a new optimizer has, which in version 1 is no state.
+constexpr ResumeRule kFirstVersion{
+    Says::note,
+    [](const ResumeQuestion& question) {
+      return has_file(question.catalog, "optimizer_0/.metadata");
+    },
+    "a job of FSDP version 1 loads no states from optimizer_0/, without a word; one of version 2 "
+    "does (fsdp_version: 2)"};
+
 constexpr std::array kFsdp = {
     kOfTwoModels,
+    ResumeRule{Says::no, lacks_state_of_trainers, kNoState},
     kNoScheduler,
     ResumeRule{Says::yes, always,
                "the model and its optimizer lie here; each of {wanted} reads, or is sent, its part "
                "of both"},
     kOtherWorld,
+    kRankWithoutNumbers,
+    kFirstVersion,
 };
 const std::array kLightning = {
     without_states_rule(),

@@ -115,6 +115,20 @@ TEST(TrainersFolder, OfDeepSpeedHasTheMastersForWeights) {
   EXPECT_EQ(resumes.exit, 1) << "without a scheduler Trainer starts anew: " << resumes.out;
 }
 
+// DeepSpeed's files in a Trainer's folder are a checkpoint of their own; Trainer asks for the rest.
+TEST(TrainersFolder, UnderDeepSpeedSaysWhatOfItIsNotCopied) {
+  const ScratchDirectory scratch;
+  const std::string source = scratch / "checkpoint-3";
+  const fs::path fixtures = EBB_FIXTURES;
+  fs::copy(fixtures / "deepspeed/z1_adamw_bf16_w2/data", source, fs::copy_options::recursive);
+  for (const char* file : {"scheduler.pt", "trainer_state.json"})
+    fs::copy(fixtures / kTrainer / file, fs::path(source) / file);
+  const Outcome run = convert({source, scratch / "out", "--to", "deepspeed", "-w", "3"});
+  ASSERT_EQ(run.exit, 0) << run.err;
+  EXPECT_TRUE(says(run.out, "not copied: scheduler.pt, trainer_state.json: what the job keeps"))
+      << run.out;
+}
+
 // What is read alone leaves whole for what keeps every key, and its weights for any model.
 TEST(TrainersFolder, OfOthersLeavesWholeForDcpAndTorch) {
   const ScratchDirectory scratch;

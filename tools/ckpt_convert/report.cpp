@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "ebb/formats/catalog/resume.h"
 #include "ebb/formats/core/compose.h"
 #include "ebb/formats/core/json_text.h"
 #include "ebb/formats/registry.h"
@@ -47,6 +48,9 @@ std::string beside_text(const Prepared& prepared) {
   std::string out;
   for (const std::string& line : lines_of_missed(prepared.source->catalog()))
     out += "  not read: " + line + "\n";
+  const std::string job = line_of_job(prepared.source->catalog());
+  const bool weights_alone = formats::weights_only({prepared.conversion.content->catalog()});
+  if (!job.empty() && !weights_alone) out += "  not copied: " + job + "\n";
   const auto& notes = prepared.source->catalog().notes;
   if (std::ranges::find(notes, formats::kLastShardUnseen) != notes.end())
     out += compose("  of the source: {}\n", formats::kLastShardUnseen);

@@ -2,9 +2,11 @@
 // ranks, in every stage - and every partition is as long and as padded as DeepSpeed's own.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <string>
 #include <vector>
 
+#include "ebb/formats/catalog/resume.h"
 #include "ebb/formats/core/units.h"
 #include "ebb/formats/deepspeed/deepspeed.h"
 #include "ebb/formats/torch/archive.h"
@@ -283,6 +285,41 @@ TEST(DeepSpeedEmit, GivesGroupsWithoutSettingsThoseOfTheConfiguration) {
   ASSERT_EQ(settings.size(), 2u);
   EXPECT_EQ(settings[0].first + to_json(settings[0].second), "lr0.5");
   EXPECT_EQ(settings[1].first + to_json(settings[1].second), "bias_correctiontrue");
+}
+
+std::vector<std::string> buffers_in(const Checkpoint& checkpoint) {
+  std::vector<std::string> names;
+  for (const TensorEntry& tensor : checkpoint.catalog().tensors)
+    if (tensor.state == "buffer") names.push_back(tensor.name);
+  return names;
+}
+
+// Other formats call buffers parameters. Stage 3 keeps frozen parameters in another place, from
+// which it takes no buffer.
+TEST(DeepSpeedEmit, FindsTheBuffersOfWhatHasNone) {
+  using Names = std::vector<std::string>;
+  MadeContent content = adam_of_4_5_1(DType::f32);
+  content.edit().format = "dcp";
+  for (const char* name : {"bn.running_mean", "bn.running_var", "scale", "other.running_mean"})
+    content.add_frozen(name, {3});
+  content.add_buffer("bn.num_batches_tracked", DType::i64, {});
+  content.edit().tensors.back().state = "param";
+  const Names batch_norm = {"bn.num_batches_tracked", "bn.running_mean", "bn.running_var"};
+  const Emitted third = emit(content, Policy::zero3, 2);
+  Names found = buffers_in(*third.checkpoint);
+  std::ranges::sort(found);
+  EXPECT_EQ(found, batch_norm);
+  ASSERT_EQ(third.plan.notes.size(), 1u) << "nothing tells of the others";
+  EXPECT_TRUE(third.plan.notes[0].starts_with(
+      "in no optimizer group, and written as frozen parameters: scale, other.running_mean. "));
+  EXPECT_TRUE(emit(content, Policy::zero12, 2).plan.notes.empty()) << "which loads either";
+  content.add_value("buffer_names", Value::of_list({Value::of_string("scale")}));
+  const Emitted told = emit(content, Policy::zero3, 2);
+  EXPECT_EQ(buffers_in(*told.checkpoint).size(), 4u);
+  EXPECT_TRUE(told.plan.notes.empty());
+  const formats::Value* names = formats::value_at(told.checkpoint->catalog(), {"buffer_names"});
+  ASSERT_NE(names, nullptr) << "for the formats that it goes through";
+  EXPECT_EQ(names->items.size(), 3u) << "whole numbers are no parameters";
 }
 
 // What a group of parameters lacks cannot be made up: zeros would train on as if they were state.

@@ -9,6 +9,7 @@
 #include "ebb/formats/deepspeed/deepspeed.h"
 #include "ebb/formats/deepspeed/names.h"
 #include "ebb/formats/pickle/known_globals.h"
+#include "ebb/formats/registry.h"
 #include "tests/formats/deepspeed/deepspeed_fixtures.h"
 #include "tests/support/archives.h"
 #include "tests/support/expected.h"
@@ -194,6 +195,33 @@ TEST(DeepSpeedResume, SaysThatAFolderWithoutLatestIsPassedOver) {
   EXPECT_EQ(notes_of(good), 0) << "the folder itself was named";
 }
 
+// transformers' Trainer lays files of its own beside DeepSpeed's, and asks for them.
+TEST(DeepSpeedResume, SaysWhatATrainerWouldMiss) {
+  const auto notes_with = [](const std::vector<std::string>& files,
+                             const char* fixture = "z2_sgd_w2") {
+    const auto tree = test_support::load_tree(kFixtures / fixture / "data");
+    for (const std::string& file : files) tree->add(file, ByteVector());
+    const auto checkpoint = formats::describe(tree);
+    EBB_CHECK(checkpoint.has_value());
+    auto notes =
+        formats::resume_answer(formats::deepspeed_resume(), {(*checkpoint)->catalog(), 2}).notes;
+    std::erase_if(notes, [](const std::string& note) {
+      return note.find("is missing") == std::string::npos;
+    });
+    return notes;
+  };
+  using Notes = std::vector<std::string>;
+  const std::string way =
+      " is missing: transformers' Trainer does not resume without it, DeepSpeed's own loader does";
+  EXPECT_EQ(notes_with({}), Notes{}) << "no Trainer's";
+  EXPECT_EQ(notes_with({"trainer_state.json", "scheduler.pt"}), Notes{});
+  EXPECT_EQ(notes_with({"trainer_state.json"}), Notes{"scheduler.pt" + way});
+  EXPECT_EQ(notes_with({"trainer_state.json"}, "z1_adamw_bf16_w2"), Notes{})
+      << "a scheduler of DeepSpeed's";
+  EXPECT_EQ(notes_with({"scheduler.pt", "rng_state_0.pth"}), Notes{"trainer_state.json" + way});
+  EXPECT_EQ(notes_with({"rng_state_0.pth"}), Notes{"trainer_state.json" + way});
+}
+
 TEST(DeepSpeedDamage, OneRankFileAloneIsAnsweredWithWhatToName) {
   const auto good = test_support::load_tree(kFixtures / "z1_adamw_bf16_w2" / "data");
   const auto tree = std::make_shared<test_support::MemoryTree>("ck");
@@ -245,11 +273,11 @@ TEST(DeepSpeedDamage, AUniversalMasterOfAnotherSaveIsNoticed) {
     EXPECT_TRUE(problems_of().empty());
     const auto master =
         std::ranges::find_if(tree->entries(), [](const formats::SourceTree::Entry& entry) {
-          return entry.name.ends_with("/blocks.0.attn.wq/fp32.pt");
+          return entry.name.ends_with("/blocks.0.mlp.down/fp32.pt");
         });
     ASSERT_NE(master, tree->entries().end());
     std::string other = master->name;
-    other.replace(other.size() - 7, 7, "exp_avg.pt");
+    other.replace(other.find("mlp.down"), 8, "mlp.up");
     tree->bytes_of(master->name) = tree->bytes_of(other);
     // Stage 3 keeps no 16-bit weights that could be compared.
     EXPECT_EQ(problems_of().size(), fixture == std::string("universal_z1_adamw") ? 1u : 0u);

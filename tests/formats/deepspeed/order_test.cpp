@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <string>
+#include <tuple>
 #include <vector>
 
 #include "ebb/formats/deepspeed/deepspeed.h"
@@ -215,6 +216,23 @@ TEST(DeepSpeedUniversal, SaysWhatNoDeepSpeedCanResumeWhenItIsWritten) {
   const Emitted fine = emit(adam, Policy::replicated, 2);
   EXPECT_EQ(fine.plan.notes, Names{});
   EXPECT_TRUE(answer(*fine.checkpoint, 5).resumable);
+}
+
+// Its loader of stage 3 sets what the first group has in all of them.
+TEST(DeepSpeedUniversal, KeepsSettingsOfItsGroupsButInStageThree) {
+  for (const auto& [stage, second, resumes] :
+       {std::tuple(3, 0.02, false), std::tuple(3, 0.01, true), std::tuple(2, 0.02, true)}) {
+    MadeContent adam("dcp", DType::bf16);
+    adam.add_group("adamw", {{"w", {3, 2}}}, 0.01);
+    adam.add_group("adamw", {{"v", {3, 2}}}, second);
+    adam.add_value("ds_config", run_of(stage));
+    name_groups(adam);
+    const auto content = emit(adam, Policy::replicated, 2).checkpoint;
+    const auto answer =
+        formats::resume_answer(formats::deepspeed_universal_resume(), {content->catalog(), 2});
+    EXPECT_EQ(answer.resumable, resumes) << stage << " " << second << ": " << answer.why;
+    EXPECT_EQ(answer.partition, resumes ? "" : "zero3");
+  }
 }
 
 TEST(DeepSpeedPolicy, IsTheSourcesOwnStage) {

@@ -3,6 +3,7 @@
 
 #include <filesystem>
 #include <string>
+#include <utility>
 
 #include "ebb/formats/deepspeed/deepspeed.h"
 #include "ebb/formats/deepspeed/names.h"
@@ -164,6 +165,9 @@ std::shared_ptr<MemoryTree> fixture_without(std::string_view left_out) {
 TEST(UniversalDamage, AMissingStateIsNamed) {
   EXPECT_EQ(refusal_of(fixture_without("blocks.0.mlp.up/exp_avg.pt"), Code::incomplete),
             "ck: global_step3_universal/zero/blocks.0.mlp.up/exp_avg.pt is missing");
+  EXPECT_EQ(refusal_of(fixture_without("blocks.0.mlp.up/step.pt"), Code::incomplete),
+            "ck: global_step3_universal/zero/blocks.0.mlp.up/step.pt is missing")
+      << "DeepSpeed stops where one parameter of a group has none";
   EXPECT_EQ(refusal_of(fixture_without("norm.scale/"), Code::incomplete),
             "ck: global_step3_universal/zero/norm.scale/exp_avg.pt is missing");
   EXPECT_EQ(refusal_of(fixture_without("model_states"), Code::incomplete),
@@ -184,6 +188,15 @@ TEST(UniversalDamage, AParameterOfAnotherStepIsNamed) {
                          "7.0"),
             std::string::npos)
       << message;
+}
+
+// The archive in a file says which state it was written as; nothing else does.
+TEST(UniversalDamage, StatesOfAParameterThatWereExchangedAreNamed) {
+  const auto tree = fixture_without("nothing");
+  const std::string up = "global_step3_universal/zero/blocks.0.mlp.up/";
+  std::swap(tree->bytes_of(up + "exp_avg.pt"), tree->bytes_of(up + "exp_avg_sq.pt"));
+  EXPECT_EQ(refusal_of(tree, Code::corrupt),
+            "ck: " + up + "exp_avg.pt: written as exp_avg_sq.pt: another state of the parameter");
 }
 
 TEST(UniversalDamage, ATensorOfAnotherSizeIsNamed) {

@@ -20,12 +20,13 @@ std::string format_of(const formats::SourceTree& tree) {
   return format == nullptr ? "" : std::string(format->name());
 }
 
-formats::ResumeAnswer answer_of(const std::shared_ptr<const formats::SourceTree>& tree) {
+formats::ResumeAnswer answer_of(const std::shared_ptr<const formats::SourceTree>& tree,
+                                std::uint32_t world = 1) {
   const auto read = formats::describe(tree);
   EXPECT_TRUE(read) << (read ? "" : read.error().message);
   if (!read) return {};
   const Catalog& catalog = (*read)->catalog();
-  return resume_answer(formats::format_of(catalog).resume_rules(), {catalog, 1});
+  return resume_answer(formats::format_of(catalog).resume_rules(), {catalog, world});
 }
 
 TEST(FoldersMeaning, TakesAModelAndAnOptimizer) {
@@ -73,7 +74,40 @@ TEST(FoldersMeaning, WithoutItsSchedulerTrainerStartsANewOptimizer) {
   EXPECT_FALSE(answer_of(without(*load("fsdp_sharded"), "scheduler.pt")).resumable);
   EXPECT_TRUE(answer_of(without(*load("fsdp_full"), "scheduler.bin")).resumable)
       << "accelerate alone may have had none";
-  EXPECT_FALSE(answer_of(without(*load("trainer"), "trainer_state.json")).resumable);
+}
+
+// That it is a Trainer's, the names of other files tell: accelerate alone has scheduler.bin.
+TEST(FoldersMeaning, WithoutItsStateTrainerDoesNotResume) {
+  for (const char* folder : {"trainer", "fsdp_sharded"}) {
+    const auto answer = answer_of(without(*load(folder), "trainer_state.json"));
+    EXPECT_FALSE(answer.resumable) << folder;
+    EXPECT_NE(answer.why.find("trainer_state.json is missing"), std::string::npos) << answer.why;
+  }
+  EXPECT_TRUE(answer_of(without(*load("fsdp_full"), "trainer_state.json")).resumable);
+}
+
+TEST(FoldersMeaning, ARankWithoutItsRandomNumbersIsNamed) {
+  const auto says = [](const auto& tree, std::string_view note) {
+    const auto notes = answer_of(tree, 2).notes;
+    return std::ranges::find(notes, note) != notes.end();
+  };
+  constexpr std::string_view kNote =
+      "rng_state_1.pth is missing: its rank starts other random numbers";
+  const auto sharded = load("fsdp_sharded");
+  EXPECT_FALSE(says(sharded, kNote));
+  EXPECT_TRUE(says(without(*sharded, "rng_state_1.pth"), kNote));
+  EXPECT_TRUE(answer_of(without(*sharded, "rng_state_1.pth"), 2).resumable);
+}
+
+// accelerate asks DCP for the states that its optimizer has, and that of version 1 has none yet.
+TEST(FoldersMeaning, SaysWhichFsdpLoadsASaveInPieces) {
+  const auto says = [](std::string_view folder) {
+    return std::ranges::any_of(answer_of(load(folder), 2).notes, [](const std::string& note) {
+      return note.starts_with("a job of FSDP version 1 loads no states from optimizer_0/");
+    });
+  };
+  EXPECT_TRUE(says("fsdp_sharded"));
+  EXPECT_FALSE(says("fsdp_full")) << "of one file either version loads them";
 }
 
 TEST(FoldersMeaning, WithoutItsModelNothingOfTrainerResumes) {
