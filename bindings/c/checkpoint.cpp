@@ -1,4 +1,7 @@
 // Checkpoints of any format, read from C.
+#include <algorithm>
+#include <iterator>
+
 #include "bindings/c/arguments.h"
 #include "bindings/c/guarded.h"
 #include "bindings/c/json.h"
@@ -32,6 +35,9 @@ Result<std::shared_ptr<CheckpointObject>> weights_of(const CheckpointObject& sou
                  formats::weights_of(formats::format_of(whole.catalog()), whole.catalog(), {}));
   Catalog content = whole.catalog();
   content.tensors = std::move(weights.tensors);
+  std::vector<std::string> unwrapped =
+      formats::unwrap_names(formats::Wrappers::off, weights.names, content);
+  std::ranges::move(unwrapped, std::back_inserter(weights.changes));
   auto object = std::make_shared<CheckpointObject>();
   object->checkpoint =
       std::make_shared<formats::ContentView>(whole, std::move(content), std::move(weights.made_of));

@@ -186,6 +186,21 @@ class Checkpoint(unittest.TestCase):
         with self.assertRaisesRegex(ebb.UsageError, "is closed"):
             self.checkpoint.weights()
 
+    def test_has_weights_by_the_names_of_what_was_wrapped(self) -> None:
+        names = ("a.weight", "b._orig_mod.weight", "module.c")
+        two = {"dtype": "U8", "shape": [2]}
+        places = {f"module.{name}": {**two, "data_offsets": [2 * i, 2 * i + 2]}
+                  for i, name in enumerate(names)}
+        header = json.dumps(places).encode()
+        with tempfile.TemporaryDirectory() as folder:
+            file = Path(folder, "model.safetensors")
+            file.write_bytes(len(header).to_bytes(8, "little") + header + bytes(range(6)))
+            with ebb.open(file) as checkpoint:
+                self.assertIn("module.a.weight", checkpoint)
+                weights = checkpoint.weights()
+                self.assertEqual(list(weights), ["a.weight", "b.weight", "module.c"])
+                self.assertEqual(bytes_of(weights["b.weight"]), bytes((2, 3)))
+
     def test_is_verified_compared_and_explained_by_the_tools(self) -> None:
         self.assertTrue(self.checkpoint.verify()["sound"])
         self.assertTrue(self.checkpoint.explain_resume(2))

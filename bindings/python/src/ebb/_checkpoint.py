@@ -112,12 +112,18 @@ class TensorRef:
         import torch
 
         from ._load_into import Target, load
+        from ._memory import why_not
 
         offsets, extents = self._box(box)
         if out is None:
             out = torch.empty(extents, dtype=_dtypes.torch_type(self._dtype), device=device)
         elif device is not None and torch.device(device) != out.device:
             raise UsageError(f"{self.label}: out lies on {out.device}, not on {device}")
+        elif why := why_not(out):
+            raise UsageError(
+                f"{self.label}: out {why}",
+                hint="of a DTensor: its to_local(), and the box of it; load_into() finds both",
+            )
         self._check_shape(tuple(out.shape), extents)
         with torch.no_grad():
             load(self._checkpoint, [Target(self, offsets, extents, out)])

@@ -14,12 +14,14 @@ from torch import Tensor
 from . import _dtypes
 from ._checkpoint import Checkpoint, Place, TensorRef
 from ._progress import Progress, Wanted
-from .errors import LayoutError, UsageError
+from ._memory import is_plain, why_not
+from .errors import LayoutError, Unsupported, UsageError
 
 _STAGED_BYTES = 8 << 20  # of one piece that passes through the host's memory
 _ROOM_BYTES = 24 << 20  # of those of one call; reading takes 36 MiB more at most
 _ALIGNED = 64  # where each begins
 _CALL_BYTES = 1 << 30  # how long Ctrl-C waits
+_WRAPPERS = ("_orig_mod", "_forward_module", "_fsdp_wrapped_module", "_checkpoint_wrapped_module")
 
 
 @dataclass(frozen=True)
@@ -88,10 +90,12 @@ class _Room:
 def load_model(
     weights: Checkpoint, model: Any, strict: bool, workers: int, progress: Wanted
 ) -> LoadReport:
-    into = {_bare(name): tensor for name, tensor in model.state_dict(keep_vars=True).items()
-            if isinstance(tensor, Tensor)}  # fmt: skip
-    missing = [name for name in into if name not in weights]
-    unexpected = [name for name in weights if name not in into]
+    into, extra = _tensors_of(model)
+    names = into.keys() | extra.keys()
+    read = {id(tensor) for name, tensor in into.items() if name in weights}
+    missing = [name for name, tensor in into.items() if id(tensor) not in read]
+    missing += [name for name in extra if name not in weights]
+    unexpected = [name for name in weights if name not in names]
     if strict and (missing or unexpected):
         raise LayoutError(
             f"{weights.path} and the model have not the same names: "
@@ -99,15 +103,43 @@ def load_model(
                                       _some("the checkpoint alone has", unexpected)])),
             hint="strict=False reads what both have; ckpt-convert --weights --rename makes others",
         )
-    targets, seen = [], set()
-    for name, tensor in into.items():
-        if name not in missing and id(tensor) not in seen:  # what is tied comes once
-            seen.add(id(tensor))
-            targets.append(_target(weights[name], name, tensor))
+    # Of names that are tied the last decides, as in load_state_dict().
+    targets = list({id(tensor): _target(weights[name], name, tensor)
+                    for name, tensor in into.items() if name in weights}.values())  # fmt: skip
     nbytes = sum(math.prod(one.extents) * one.ref._dtype.itemsize for one in targets)
     with torch.no_grad(), Progress(progress, "reading", nbytes) as shown:
         load(weights, targets, workers, shown.add)
-    return LoadReport(len(targets), nbytes, missing, unexpected, weights.notes)
+        for name, module in extra.items():
+            if name in weights:
+                module.set_extra_state(weights[name].torch())
+    read_extra = sum(name in weights for name in extra)
+    return LoadReport(len(targets) + read_extra, nbytes, missing, unexpected, weights.notes)
+
+
+def _tensors_of(model: Any) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """Its parameters and buffers, and modules with a state of their own, by the names that
+    weights() has."""
+    own = {id(tensor) for tensor in (*model.parameters(), *model.buffers())}
+    into: dict[str, Tensor] = {}
+    extra: dict[str, Any] = {}
+    stored = model.state_dict(keep_vars=True)
+    for name, bare in zip(stored, _bare(list(stored))):
+        tensor = stored[name]
+        if not isinstance(tensor, Tensor):
+            continue
+        module, _, last = name.rpartition(".")
+        if id(tensor) in own:
+            into[bare] = tensor
+        elif last == "_extra_state":
+            extra[bare] = model.get_submodule(module)
+        else:
+            raise Unsupported(
+                f"{name}: the model's state_dict() hands out a copy, and not the parameter or the"
+                " buffer itself, as FSDP1 does",
+                hint="fill the module before it is wrapped, or call"
+                " model.load_state_dict({n: t.torch() for n, t in ck.weights().items()})",
+            )
+    return into, extra
 
 
 def load(
@@ -154,7 +186,7 @@ def _pieces(target: Target) -> Iterator[_Piece]:
         return
     kind = _dtypes.torch_type(_dtypes.dtype_of(ref._stored, ref.label))
     _check_types(ref, kind, tensor)
-    if tensor.dtype == kind and tensor.device.type == "cpu" and tensor.is_contiguous():
+    if tensor.dtype == kind and tensor.device.type == "cpu" and is_plain(tensor):
         yield _Piece(ref, target.offsets, target.extents, kind, tensor, staged=False)
         return
     for box, part in _rows(target.offsets, target.extents, tensor, kind.itemsize):
@@ -191,10 +223,9 @@ def _target(ref: TensorRef, name: str, tensor: Tensor) -> Target:
 
     offsets, extents = box_of(tensor)
     mine = local(tensor)
-    if mine.is_meta:
-        raise UsageError(
-            f"{name} lies on the device meta", hint="model.to_empty(device=...) gives it memory"
-        )
+    if why := why_not(mine):
+        hint = "model.to_empty(device=...) gives it memory" if mine.is_meta else ""
+        raise UsageError(f"{name} {why}", hint=hint)
     return Target(ref, offsets, extents, mine.detach())
 
 
@@ -203,9 +234,12 @@ def _check_types(ref: TensorRef, kind: torch.dtype, tensor: Tensor) -> None:
         raise LayoutError(f"{ref.label} is {ref.dtype}, and what it goes to is {tensor.dtype}")
 
 
-def _bare(name: str) -> str:
-    """Without what torch.compile puts into it."""
-    return name.replace("_orig_mod.", "")
+def _bare(names: Sequence[str]) -> list[str]:
+    """Without what wrappers put into them, as weights() has them (conversion/wrappers.h)."""
+    bare = [".".join(w for w in name.split(".") if w not in _WRAPPERS) for name in names]
+    while bare and all(name.startswith("module.") for name in bare):
+        bare = [name.removeprefix("module.") for name in bare]
+    return bare
 
 
 def _some(what: str, names: Sequence[str]) -> str:

@@ -113,6 +113,77 @@ def refused() -> None:
         checkpoint.load_into(Holder(weights))
 
 
+class Copies(nn.Linear):
+    """Its state_dict() has no parameters of its own, as FSDP1's."""
+
+    def state_dict(self, *args, **kwargs):
+        return {name: t.detach().clone() for name, t in super().state_dict(*args, **kwargs).items()}
+
+
+class Counts(nn.Linear):
+    """With a state that is neither a parameter nor a buffer, as TransformerEngine's modules."""
+
+    said = torch.arange(3)
+
+    def get_extra_state(self):
+        return self.said
+
+    def set_extra_state(self, state):
+        self.said = state
+
+
+@row("load_into() fills the module itself: ties, extra states, wrappers; copies are refused")
+def modules_of_others() -> None:
+    made = nn.Sequential(nn.Linear(3, 4), Counts(4, 2))
+    made[1].said = torch.tensor([5, 6, 7, 8])
+    torch.save(made.state_dict(), "plain.pt")
+    torch.save(nn.DataParallel(made).state_dict(), "wrapped.pt")
+    for file in ("plain.pt", "wrapped.pt"):
+        for wrap in (lambda m: m, nn.DataParallel, torch.compile):
+            model = nn.Sequential(nn.Linear(3, 4), Counts(4, 2))
+            report = ebb.open(file).load_into(wrap(model))
+            assert report.tensors == 5 and not report.missing + report.unexpected, report
+            check_same(dict(model.named_parameters()), dict(made.named_parameters()), file)
+            assert model[1].said.tolist() == [5, 6, 7, 8]
+    torch.save(nn.Linear(4, 2).state_dict(), "linear.pt")
+    with raises(ebb.Unsupported, says=("hands out a copy", "weights()")):
+        ebb.open("linear.pt").load_into(Copies(4, 2))
+
+    class Tied(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.a = self.b = nn.Parameter(torch.zeros(2))
+
+    model, theirs = Tied(), Tied()
+    both = {"a": torch.ones(2), "b": torch.full((2,), 2.0)}
+    for given in (both, {"a": both["a"]}, {"b": both["b"]}):
+        torch.save(given, "tied.pt")
+        report = ebb.open("tied.pt").load_into(model)
+        theirs.load_state_dict(given, strict=False)
+        assert not report.missing and torch.equal(model.a, theirs.a), (given, model.a)
+
+
+@row("what is read or saved with a sign or conjugated, and what has no memory of its own")
+def views() -> None:
+    base = torch.randn(3, 4, dtype=torch.complex64)
+    tensors = {"conj": base.conj(), "neg": base.conj().imag, "both": base.conj()[:, 1:].T}
+    assert tensors["conj"].is_conj() and tensors["neg"].is_neg()
+    ebb.save("views", tensors)
+    checkpoint = ebb.open("views")
+    for name, tensor in tensors.items():
+        assert torch.equal(checkpoint[name].torch(), tensor), name
+    into = torch.zeros(3, 4, dtype=torch.complex64).conj()
+    assert torch.equal(checkpoint["conj"].torch(out=into), tensors["conj"])
+    into = torch._neg_view(torch.zeros(3, 4))
+    assert torch.equal(checkpoint["neg"].torch(out=into), tensors["neg"])
+    for what, says in ((torch.empty(2, device="meta"), "meta"),
+                       (torch.eye(3).to_sparse(), "torch.sparse_coo"),
+                       (torch.nested.nested_tensor([torch.ones(2), torch.ones(3)]), "nested"),
+                       (np.ma.array([1.0, 2.0], mask=[0, 1]), "masked")):
+        with raises(ebb.Unsupported, says=("odd", says)):
+            ebb.save("none", {"odd": what})
+
+
 def forget(file: str) -> None:
     """The kernel's copy of what it holds, so that reading takes what it takes from a disk."""
     with open(file) as opened_file:
@@ -172,10 +243,13 @@ def made() -> dict[str, torch.Tensor]:
 def save_sharded(rank: int) -> None:
     mesh = init_device_mesh("cpu", (dist.get_world_size(),))
     tensors = {name: distribute_tensor(t, mesh, [Shard(0)]) for name, t in made().items()}
-    tensors["everywhere"] = torch.full((3, 3), 2.0)
+    # What each rank has whole, and nobody made alike (running means): torch keeps rank 0's.
+    tensors["everywhere"] = torch.full((3, 3), 2.0 + rank)
     ebb.save("sharded", tensors, step=12)
     with raises(ebb.PeerError if rank else ebb.UsageError, says="" if rank else "exists"):
         ebb.save("sharded", tensors)
+    with raises(ebb.UsageError, says=("big", "to_local")):
+        ebb.open("sharded")["big"].torch(out=tensors["big"])
     other = {"w": distribute_tensor(torch.zeros(4, 4), mesh, [Shard(1)])}
     with raises(ebb.Unsupported, says=("w", "Shard(dim=1)", "rows")):
         ebb.save("columns", other)
