@@ -11,6 +11,7 @@
 
 #include "ebb/formats/catalog/composite.h"
 #include "ebb/formats/catalog/key_path.h"
+#include "ebb/formats/catalog/value_alike.h"
 #include "ebb/formats/core/json_text.h"
 #include "ebb/formats/dcp/dcp.h"
 #include "ebb/formats/folders/folder_keys.h"
@@ -55,6 +56,7 @@ class Emitter {
     EBB_TRY(kind_ == FolderKind::trainer ? add_trainers() : add_accelerates());
     EBB_TRY(add_state());
     EBB_TRY(add_job());
+    note_empty_groups();
     drop_rest();
     return std::move(joined_.plan());
   }
@@ -213,7 +215,8 @@ class Emitter {
     }
     if (!holds(kSchedulerKey) && holds(kTrainerStateKey))
       joined_.plan().notes.push_back(
-          "scheduler.pt is not written, nothing holds one: Trainer then starts a new optimizer. In "
+          "scheduler.pt is not written, nothing that is read holds one: Trainer then starts a new "
+          "optimizer. In "
           "Python, behind trainer.create_optimizer_and_scheduler(STEPS): s = trainer.lr_scheduler; "
           "s.last_epoch = trainer.state.global_step = " +
           compose("{}; torch.save(s.state_dict(), 'DST/scheduler.pt')", content_.step.value_or(0)));
@@ -237,6 +240,17 @@ class Emitter {
                                      : value.value.find(field) != nullptr;
       });
     });
+  }
+
+  // As one of FSDP1 is, whose flat parameters are all in the first: torch compares the numbers.
+  void note_empty_groups() {
+    if (kind_ != FolderKind::trainer || !list_params(content_.groups)) return;
+    for (std::size_t i = 0; i < content_.groups.size(); ++i)
+      if (content_.groups[i].params.empty())
+        joined_.plan().notes.push_back(
+            compose("parameter group {} has no parameters: a Trainer whose own has some refuses "
+                    "the optimizer; --like, and --names, make the job's groups",
+                    i));
   }
 
   // A loader takes all of them or fails.

@@ -34,6 +34,8 @@ constexpr std::string_view name_of(FolderKind kind) {
 }
 
 bool detect_folder(FolderKind kind, const SourceTree& tree);
+// Of FSDP's two folders the one that is not there, where the other is; "": both are, or neither.
+std::string_view missing_half(const SourceTree& tree);
 
 // Each part as its own format reads it, at its place in one state dict: "model", "optimizer",
 // "scheduler", ... A part that is damaged fails, and says how to read the others.

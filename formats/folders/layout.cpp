@@ -214,3 +214,14 @@ std::size_t ranks_with_files(const SourceTree& tree) {
 }
 
 }  // namespace ebb::formats::folders
+
+namespace ebb::formats {
+
+std::string_view missing_half(const SourceTree& tree) {
+  constexpr std::string_view kModel = "pytorch_model_fsdp_0", kOptimizer = "optimizer_0";
+  const bool model = folders::holds_dcp(tree, kModel);
+  if (model == folders::holds_dcp(tree, kOptimizer)) return {};
+  return model ? kOptimizer : kModel;
+}
+
+}  // namespace ebb::formats

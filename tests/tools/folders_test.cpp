@@ -148,6 +148,19 @@ TEST(TrainersFolder, OfOthersLeavesWholeForDcpAndTorch) {
   }
 }
 
+TEST(FsdpFolder, OfOneHalfAloneNamesTheOther) {
+  for (const std::string half : {"optimizer_0", "pytorch_model_fsdp_0"}) {
+    const ScratchDirectory scratch;
+    const std::string folder = scratch / "checkpoint-3";
+    fs::copy(fs::path(EBB_FIXTURES) / "folders/fsdp_sharded/data", folder,
+             fs::copy_options::recursive);
+    fs::remove_all(folder + "/" + half);
+    const Outcome run = run_program("ckpt-inspect", {folder});
+    EXPECT_EQ(run.exit, 2) << run.err;
+    EXPECT_TRUE(says(run.err, "of the whole save " + half + " is missing")) << run.err;
+  }
+}
+
 TEST(FsdpFolder, IsWrittenForRanksAndKeepsWhatTheJobKeeps) {
   const ScratchDirectory scratch;
   const std::string out = scratch / "fsdp";

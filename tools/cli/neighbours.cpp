@@ -11,6 +11,7 @@
 #include "ebb/formats/catalog/known_files.h"
 #include "ebb/formats/core/folder_tree.h"
 #include "ebb/formats/core/json_text.h"
+#include "ebb/formats/folders/folders.h"
 #include "ebb/formats/pickle/known_globals.h"
 #include "ebb/formats/registry.h"
 #include "ebb/libswap/tree/file_tree.h"
@@ -260,10 +261,12 @@ std::optional<Error> checkpoints_below(const std::string& path, const Tree& tree
   }
   const auto run = comparable ? std::nullopt : only_run_with_states(found, trimmed(path));
   const std::string only = printable((trimmed(path) / found[0].name).string(), 1000);
+  const std::string_view half = formats::missing_half(*tree);
   return Error{
       Code::usage,
-      compose("{}: no checkpoint itself; {} below it: {}", path,
-              (found.size() == 1 ? "1 lies" : count_text(found.size()) + " lie"), listed(found)),
+      compose("{}: no checkpoint itself; {} below it: {}{}", path,
+              (found.size() == 1 ? "1 lies" : count_text(found.size()) + " lie"), listed(found),
+              half.empty() ? std::string() : compose("; of the whole save {} is missing", half)),
       wholes.empty() && found.size() == 1 ? "name it: " + only : run.value_or(advice(wholes))};
 }
 

@@ -259,6 +259,22 @@ TEST_F(Ordered, GroupsMayBeCutWhereSettingsStay) {
   EXPECT_EQ(digests_in(*written->checkpoint), truth_of("trainer"));
 }
 
+// As FSDP1 leaves one, whose flat parameters are all in the first.
+TEST_F(Ordered, AGroupOfNoneIsSaidToBeOne) {
+  Catalog content = source_->catalog();
+  content.groups.push_back(content.groups.front());
+  content.groups.back().params.clear();
+  content.grouped = GroupOrder::of_the_optimizer;
+  std::vector<formats::MadeOf> made_of;
+  for (std::uint32_t i = 0; i < content.tensors.size(); ++i) made_of.push_back({i});
+  const auto written =
+      write(formats::ContentView(*source_, content, std::move(made_of)), "transformers");
+  ASSERT_TRUE(written) << written.error().message;
+  EXPECT_TRUE(mentions(written->notes, "parameter group 2 has no parameters: a Trainer"));
+  const SaidOrder said = order({kDecay, kNoDecay});
+  EXPECT_FALSE(mentions(write(*source_, "transformers", &said)->notes, "has no parameters"));
+}
+
 TEST_F(Ordered, SettingsThatTheContentLacksAreTheOthers) {
   SaidOrder said = order({kDecay, kNoDecay});
   for (formats::GroupEntry& group : said.groups)
