@@ -6,6 +6,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "ebb/formats/catalog/catalog.h"
 #include "ebb/formats/core/result.h"
@@ -18,8 +19,9 @@ void add_common_state(Catalog& catalog, const Value& common);
 
 // The dict to store: values read from a common state as they were, all others under their own keys;
 // iteration and optimizer from step, groups and param_steps unless a value says them. What has no
-// place is added to `dropped`.
-Value common_state_of(const Catalog& content, std::vector<std::string>& dropped);
+// place is added to `dropped`. `masters`: whether the checkpoint has master weights.
+enum class Masters : std::uint8_t { none, stored };
+Value common_state_of(const Catalog& content, Masters masters, std::vector<std::string>& dropped);
 
 // A whole number, or 0 and 1 for a switch, among the `args` of the run; nullopt when it is not
 // said.

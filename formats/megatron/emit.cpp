@@ -107,12 +107,16 @@ class Emitter {
           "its model weights",
           fp32_weights_.size(), name_of(*run_dtype_));
     const Value common =
-        writable_part(common_state_of(content_, items_.dropped()), items_.dropped());
+        writable_part(common_state_of(content_, masters(), items_.dropped()), items_.dropped());
     EBB_TRY_ASSIGN(ByteVector common_bytes, value_archive(common));
     EmitPlan plan = items_.finish();
     plan.groups_have_order = false;
     note_untold_groups(common, plan.notes);
     if (!note.empty()) plan.notes.push_back(std::move(note));
+    if (masters() == Masters::none && content_.format == "megatron-fsdp")
+      plan.notes.emplace_back(
+          "nothing says what the run computes in: written as one of 32 bits, which has no master "
+          "weights; a job with --bf16 or --fp16 asks for them");
     // A rank without items writes no file.
     std::erase_if(plan.files, [](const OutputFile& file) { return file.size == 0; });
     plan.files.push_back(literal_file(compose("{}/{}", folder_, kCommon), std::move(common_bytes)));
@@ -141,6 +145,13 @@ class Emitter {
         weights.insert(i);
     }
     return weights;
+  }
+
+  Masters masters() const {
+    const bool any = !fp32_weights_.empty() ||
+                     std::ranges::find(content_.tensors, "master", &TensorEntry::state) !=
+                         content_.tensors.end();
+    return any ? Masters::stored : Masters::none;
   }
 
   Result<> add_master(std::uint32_t number) {

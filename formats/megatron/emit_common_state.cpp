@@ -140,15 +140,13 @@ bool is_reordered(const OptimizerChain& chain, std::size_t groups) {
   return false;
 }
 
-Value stored_optimizer(const Catalog& content, std::vector<GroupEntry> groups,
+Value stored_optimizer(const Catalog& content, std::vector<GroupEntry> groups, Masters masters,
                        std::vector<std::string>& dropped) {
   const OptimizerChain chain(content, groups);
   if (is_reordered(chain, groups.size()))
     for (std::size_t i = 0; i < groups.size(); ++i)
       groups[i].settings.emplace_back(kGroupIndex, Value::of_int(static_cast<std::int64_t>(i)));
   const std::optional<Value> scaler = grad_scaler_of(content);
-  const bool masters =
-      std::ranges::find(content.tensors, "master", &TensorEntry::state) != content.tensors.end();
   Value all = Value::of_dict();
   for (std::uint32_t number = 0; number < chain.count(); ++number) {
     Indexes members;
@@ -157,7 +155,7 @@ Value stored_optimizer(const Catalog& content, std::vector<GroupEntry> groups,
     const bool distributed = chain.is_distributed(number);
     Value part = Value::of_dict();
     Value inner = stored_groups(content, groups, members, !distributed, dropped);
-    if (distributed || masters)
+    if (distributed || masters == Masters::stored)
       part.add(kOptimizer, std::move(inner));
     else
       part = std::move(inner);  // a model of 32 bits has torch's own optimizer
@@ -172,7 +170,7 @@ Value stored_optimizer(const Catalog& content, std::vector<GroupEntry> groups,
 
 }  // namespace
 
-Value common_state_of(const Catalog& content, std::vector<std::string>& dropped) {
+Value common_state_of(const Catalog& content, Masters masters, std::vector<std::string>& dropped) {
   Value common = Value::of_dict();
   bool has_own = false;  // read from a common state: nothing is missing in it
   const std::vector<GroupEntry> groups = groups_with_steps(content);
@@ -200,7 +198,7 @@ Value common_state_of(const Catalog& content, std::vector<std::string>& dropped)
   if (content.step && common.find(kIteration) == nullptr)
     common.add(kIteration, Value::of_int(*content.step));
   if (groups.empty() || common.find(kOptimizer) != nullptr) return common;
-  common.add(kOptimizer, stored_optimizer(content, groups, dropped));
+  common.add(kOptimizer, stored_optimizer(content, groups, masters, dropped));
   if (common.find(kContentMetadata) == nullptr) {
     Value layout = Value::of_dict();
     layout.add(kShardingType, Value::of_string(std::string(kModelSpace)));

@@ -34,6 +34,7 @@ struct TensorDifference {
 struct Comparison {
   std::uint64_t equal_tensors = 0;
   std::uint64_t equal_bytes = 0;
+  std::uint64_t derived = 0;  // of the equal ones: weights that one side alone stores
   std::vector<TensorDifference> tensors;
   std::uint64_t values_in_both = 0;
   std::vector<std::string> values;            // one line each: "step: 3 against 5"

@@ -82,6 +82,7 @@ std::string difference_json(const View& view, const View& other, const Compariso
   open_document(json, "diff");
   json.put("left", view.path).put("right", other.path).put("same", comparison.same());
   json.put("equal_tensors", comparison.equal_tensors).put("equal_bytes", comparison.equal_bytes);
+  json.put("derived_tensors", comparison.derived);
   json.key("tensors").open_list();
   for (const TensorDifference& difference : comparison.tensors) write_difference(json, difference);
   json.close_list().put("values", comparison.values);
@@ -126,6 +127,11 @@ std::string difference_text(const Console& console, const View& view, const View
   out += compose("{} ({}) equal bit for bit, {} compared\n",
                  plural(comparison.equal_tensors, "tensor"), bytes_text(comparison.equal_bytes),
                  plural(comparison.values_in_both, "value"));
+  if (comparison.derived != 0)
+    out += compose(
+        "  of those tensors {} stored on one side alone: rounded, the other's master "
+        "weights are the same\n",
+        comparison.derived == 1 ? "1 is" : compose("{} are", count_text(comparison.derived)));
   if (view.catalog().format == other.catalog().format) return out + unread_sides(view, other);
   for (const auto& [keys, side] : one_sided(comparison))
     if (!keys.empty())
@@ -156,6 +162,7 @@ Result<Exit> show_sides(Console& console, const Shown& shown, const Side& left, 
       comparison.tensors.push_back(*difference);
     } else {
       ++comparison.equal_tensors;
+      comparison.derived += match.master != nullptr ? 1 : 0;
       comparison.equal_bytes += bytes_of(match.left != nullptr ? *match.left : *match.right);
     }
   }

@@ -220,12 +220,17 @@ TEST(MegatronWritten, ARunIn16BitsGetsItsMastersBackFromFsdpDtensor) {
     ASSERT_TRUE(back.has_value()) << back.error().message;
     const bool same = content_of(*back->checkpoint) == content_of(*source);
     EXPECT_EQ(same, bf16);
-    ASSERT_EQ(back->plan.notes.size(), bf16 ? 1u : 0u);
-    if (bf16) {
-      EXPECT_EQ(back->plan.notes[0],
-                "17 weights in fp32 of a run in BF16: they are its master weights, and rounded "
-                "its model weights");
-    }
+    ASSERT_EQ(back->plan.notes.size(), 1u);
+    EXPECT_EQ(back->plan.notes[0],
+              bf16 ? "17 weights in fp32 of a run in BF16: they are its master weights, and "
+                     "rounded its model weights"
+                   : "nothing says what the run computes in: written as one of 32 bits, which has "
+                     "no master weights; a job with --bf16 or --fp16 asks for them");
+    const Value* chain = formats::value_at(back->checkpoint->catalog(), {"optimizer"});
+    ASSERT_NE(chain, nullptr);
+    const Value& muon = chain->entries.front().second;
+    EXPECT_EQ(muon.find("optimizer") != nullptr, bf16) << "Megatron's own wraps what has masters";
+    EXPECT_EQ(muon.find("param_groups") != nullptr, !bf16);
   }
 }
 
