@@ -118,7 +118,8 @@ struct EmitRequest {
   const Layout& layout;
   // Of the tensors in one file, except where one alone is larger. For formats that cut files
   // (Format::file_size); others ignore it.
-  std::uint64_t file_bytes = std::numeric_limits<std::uint64_t>::max();
+  static constexpr std::uint64_t kOneFile = std::numeric_limits<std::uint64_t>::max();
+  std::uint64_t file_bytes = kOneFile;
   // For formats that hold compressed data (Format::packs); others ignore it.
   std::optional<Compression> compression = std::nullopt;
 };

@@ -1,9 +1,11 @@
 #include "ebb/formats/conversion/weights.h"
+#include "ebb/formats/catalog/adapter.h"
 
 #include <algorithm>
 #include <map>
 #include <tuple>
 
+#include "ebb/formats/catalog/adapter.h"
 #include "ebb/formats/catalog/composite.h"
 #include "ebb/formats/catalog/key_path.h"
 #include "ebb/formats/catalog/resume.h"
@@ -192,6 +194,10 @@ Result<Weights> weights_of(const Format& from, const Catalog& source, const Want
   weights.names = {found.names, optimizer_names(names, source)};
   EBB_TRY(check_complete(from, weights.names.of_optimizers, source, found, wanted));
   weights.changes.push_back(left_unnamed(names, source, copies));
+  if (is_adapter(source))
+    weights.changes.emplace_back(
+        "has an adapter's weights alone, as PEFT names them: the model that it belongs to is not "
+        "in this checkpoint");
   for (std::string& line : reservations(names, source, found))
     weights.changes.push_back(std::move(line));
   std::erase(weights.changes, "");

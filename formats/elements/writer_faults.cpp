@@ -76,6 +76,33 @@ bool can_compare(const TensorEntry& tensor) {
   return is_floating(tensor.dtype) && bits_of(tensor.dtype) >= 16;
 }
 
+Result<std::optional<std::string>> normalised_momentum(const Checkpoint& checkpoint) {
+  constexpr double kNear = 0.01;  // bf16 rounds each element by 0.002 at most
+  std::size_t matrices = 0;
+  bool narrow = true;
+  double lowest = 2, highest = 0;
+  for (const TensorEntry& tensor : checkpoint.catalog().tensors) {
+    const bool momentum = tensor.state == "momentum_buffer" && tensor.shape.size() == 2;
+    if (!momentum || !is_floating(tensor.dtype)) continue;
+    EBB_TRY_ASSIGN(const auto statistics, statistics_of(checkpoint, tensor, {}));
+    if (!statistics || std::abs(statistics->norm - 1) > kNear) return std::optional<std::string>();
+    ++matrices;
+    narrow = narrow && tensor.dtype == DType::bf16;
+    lowest = std::min(lowest, statistics->norm);
+    highest = std::max(highest, statistics->norm);
+  }
+  if (matrices == 0 || (matrices == 1 && !narrow)) return std::optional<std::string>();
+  std::array<char, 64> range{};
+  std::snprintf(range.data(), range.size(), "%.4f to %.4f", lowest, highest);
+  return std::optional(
+      compose("the momentum of all {} matrices has norm 1 ({}): torch.optim.Muon with bf16 "
+              "gradients and nesterov=False normalises what it stores (pytorch issue 194664), so a "
+              "step's gradient outweighs the past",
+              matrices, range.data()));
+}
+
+}  // namespace
+
 // Of a distributed optimizer whose state is in the model's own space.
 bool in_model_space(const TensorEntry& master) {
   return master.state == "master" && master.key &&
@@ -112,33 +139,6 @@ Result<std::optional<std::string>> shifted_masters(const Checkpoint& checkpoint)
               "The model's weights are right; masters and moments of these parameters are lost",
               wrong, pairs, first, zero_tails));
 }
-
-Result<std::optional<std::string>> normalised_momentum(const Checkpoint& checkpoint) {
-  constexpr double kNear = 0.01;  // bf16 rounds each element by 0.002 at most
-  std::size_t matrices = 0;
-  bool narrow = true;
-  double lowest = 2, highest = 0;
-  for (const TensorEntry& tensor : checkpoint.catalog().tensors) {
-    const bool momentum = tensor.state == "momentum_buffer" && tensor.shape.size() == 2;
-    if (!momentum || !is_floating(tensor.dtype)) continue;
-    EBB_TRY_ASSIGN(const auto statistics, statistics_of(checkpoint, tensor, {}));
-    if (!statistics || std::abs(statistics->norm - 1) > kNear) return std::optional<std::string>();
-    ++matrices;
-    narrow = narrow && tensor.dtype == DType::bf16;
-    lowest = std::min(lowest, statistics->norm);
-    highest = std::max(highest, statistics->norm);
-  }
-  if (matrices == 0 || (matrices == 1 && !narrow)) return std::optional<std::string>();
-  std::array<char, 64> range{};
-  std::snprintf(range.data(), range.size(), "%.4f to %.4f", lowest, highest);
-  return std::optional(
-      compose("the momentum of all {} matrices has norm 1 ({}): torch.optim.Muon with bf16 "
-              "gradients and nesterov=False normalises what it stores (pytorch issue 194664), so a "
-              "step's gradient outweighs the past",
-              matrices, range.data()));
-}
-
-}  // namespace
 
 Result<std::vector<std::string>> known_writer_faults(const Checkpoint& checkpoint) {
   std::vector<std::string> faults;

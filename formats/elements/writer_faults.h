@@ -2,6 +2,7 @@
 // elements of a tensor, or at all of a few tensors.
 #pragma once
 
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -16,5 +17,9 @@ namespace ebb::formats {
 // - Every momentum of norm 1: torch.optim.Muon with bf16 gradients and nesterov=False normalises
 //   the stored momentum instead of a copy of it (pytorch/pytorch issue 194664).
 Result<std::vector<std::string>> known_writer_faults(const Checkpoint& checkpoint);
+
+// The first of these alone; nullopt: it is not there. It is one of masters in the model's space.
+Result<std::optional<std::string>> shifted_masters(const Checkpoint& checkpoint);
+bool in_model_space(const TensorEntry& master);
 
 }  // namespace ebb::formats

@@ -9,6 +9,7 @@
 #include <utility>
 #include <vector>
 
+#include "ebb/formats/catalog/adapter.h"
 #include "ebb/formats/catalog/composite.h"
 #include "ebb/formats/catalog/key_path.h"
 #include "ebb/formats/catalog/value_alike.h"
@@ -145,12 +146,21 @@ class Emitter {
     std::vector<Shape> shapes;
     for (const TensorEntry& tensor : model.catalog.tensors) shapes.push_back(tensor.shape);
     EBB_TRY_ASSIGN(const Layout whole, Layout::make({}, std::move(shapes)));
-    EBB_TRY_ASSIGN(EmitPlan plan,
-                   emit_safetensors({.content = model.catalog,
-                                     .layout = whole,
-                                     .file_bytes = std::min(request_.file_bytes, kModelBytes)}));
-    joined_.add(std::move(plan), model, [](const std::string& file) { return file; });
+    const bool adapter = is_adapter(content_);  // which PEFT has in one file
+    EBB_TRY_ASSIGN(
+        EmitPlan plan,
+        emit_safetensors({.content = model.catalog,
+                          .layout = whole,
+                          .file_bytes = adapter ? EmitRequest::kOneFile
+                                                : std::min(request_.file_bytes, kModelBytes)}));
+    joined_.add(std::move(plan), model,
+                [&](const std::string& file) { return adapter ? "adapter_" + file : file; });
     add_derived();
+    if (adapter)
+      joined_.plan().notes.push_back(
+          compose("the weights are an adapter's: PEFT loads them with the {} of the source, which "
+                  "is not written: copy it",
+                  kAdapterConfig));
     return add_torch(kOptimizerKey, "optimizer.pt", Loader::weights_only);
   }
 
@@ -244,7 +254,8 @@ class Emitter {
 
   // As one of FSDP1 is, whose flat parameters are all in the first: torch compares the numbers.
   void note_empty_groups() {
-    if (kind_ != FolderKind::trainer || !list_params(content_.groups)) return;
+    const bool its_own = content_.format == name_of(FolderKind::trainer);
+    if (kind_ != FolderKind::trainer || its_own || !list_params(content_.groups)) return;
     for (std::size_t i = 0; i < content_.groups.size(); ++i)
       if (content_.groups[i].params.empty())
         joined_.plan().notes.push_back(

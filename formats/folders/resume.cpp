@@ -7,6 +7,7 @@
 #include <ranges>
 #include <string>
 
+#include "ebb/formats/catalog/adapter.h"
 #include "ebb/formats/dcp/dcp.h"
 #include "ebb/formats/folders/file_names.h"
 #include "ebb/formats/folders/fit.h"
@@ -79,12 +80,21 @@ constexpr ResumeRule kRankWithoutNumbers{
           return missing_random_numbers(question.catalog).value_or("") +
                  " is missing: its rank starts other random numbers";
         }};
+constexpr ResumeRule kNoAdapterConfig{
+    Says::no,
+    [](const ResumeQuestion& question) {
+      const std::vector<BesideEntry>& beside = question.catalog.beside;
+      return is_adapter(question.catalog) &&
+             std::ranges::find(beside, kAdapterConfig, &BesideEntry::path) == beside.end();
+    },
+    "adapter_config.json is missing: the weights are an adapter's, and PEFT loads none without it"};
 constexpr std::string_view kNoState =
     "trainer_state.json is missing, without which Trainer does not resume";
 
 constexpr std::array kTrainer = {
     kOfTwoModels,
     ResumeRule{Says::no, lacks_state, kNoState},
+    kNoAdapterConfig,
     kNoScheduler,
     ResumeRule{Says::yes, always,
                "the model and its optimizer lie here; each of {wanted} loads both whole"},

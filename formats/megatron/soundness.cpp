@@ -6,7 +6,10 @@
 #include "ebb/formats/core/json_text.h"
 #include "ebb/formats/core/sha256.h"
 #include "ebb/formats/core/units.h"
+#include "ebb/formats/elements/masters.h"
+#include "ebb/formats/elements/writer_faults.h"
 #include "ebb/formats/json/json_reader.h"
+#include "ebb/formats/megatron/common_state.h"
 #include "ebb/formats/megatron/folder.h"
 #include "ebb/formats/megatron/megatron.h"
 #include "ebb/formats/megatron/names.h"
@@ -113,6 +116,24 @@ void check_objects(const Catalog& catalog, std::vector<Error>& problems) {
   }
 }
 
+// Behind each step a model's weights are its masters, rounded: but those that the optimizer keeps
+// in eight bits, and where a writer is known to have stored other masters.
+void check_masters(const std::shared_ptr<const SourceTree>& tree, const Catalog& catalog,
+                   std::vector<Error>& problems) {
+  for (const std::string_view narrow : {"fp8_param_gather", "fp8_param", "fp4_param"})
+    if (run_arg(catalog, narrow).value_or(0) != 0) return;
+  const auto checkpoint = describe_megatron(tree);
+  if (!checkpoint) return;
+  const auto shifted = shifted_masters(**checkpoint);
+  const bool all = shifted && !*shifted;
+  auto apart = weights_apart_from_masters(
+      **checkpoint, tree->root(),
+      "a job steps on from the master weights; use the checkpoint before this one if those are the "
+      "wrong ones",
+      [&](const TensorEntry& master) { return all || !in_model_space(master); });
+  if (apart) problems.push_back(*std::move(apart));
+}
+
 }  // namespace
 
 }  // namespace ebb::formats::megatron
@@ -129,6 +150,7 @@ std::vector<Error> megatron_problems(const std::shared_ptr<const SourceTree>& tr
   megatron::check_objects(catalog, problems);
   if (std::string differ = megatron::iterations_that_differ(catalog); !differ.empty())
     problems.push_back({Code::layout, compose("{}: {}", folder->root(), differ)});
+  if (catalog.format == "megatron") megatron::check_masters(tree, catalog, problems);
   return problems;
 }
 

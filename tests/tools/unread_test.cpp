@@ -157,6 +157,20 @@ TEST_F(Unread, StatesLeaveTheWeightsAndEveryOtherConversionSaysWhatToDo) {
   EXPECT_EQ(convert("l", {"--to", "dcp", "--drop"}).exit, 0);
 }
 
+// A command that would be refused as it is typed is none. The fixture: FSDP1's
+// optimizer.state_dict() beside a sharded model, where each rank has flat states of its own
+// (torch 2.13).
+TEST(UnreadStates, AreNamedByExplainResumeInPlaceOfTheCommand) {
+  const Outcome run =
+      run_program("ckpt-inspect", {"faults/torch_fsdp1_flat_w2", "--explain-resume", "3"});
+  EXPECT_EQ(run.exit, 1) << run.err;
+  EXPECT_FALSE(says(run.out, "ckpt-convert")) << run.out;
+  EXPECT_TRUE(says(run.out, "leaves out what is not read (--drop): 6 tensors not read")) << run.out;
+  const Outcome all =
+      run_program("ckpt-inspect", {"torch/ranks_hybrid_w4/data", "--explain-resume", "3"});
+  EXPECT_TRUE(says(all.out, "command   ckpt-convert")) << all.out;
+}
+
 TEST_F(Unread, AWeightIsInTheWayOfTheWeights) {
   save(kDTensor, plain);
   const Outcome refused = convert("w", {"--weights"});

@@ -122,7 +122,11 @@ Result<Exit> explain_resume(Console& console, const View& view, std::uint32_t wo
     answer.to.clear();
     explained.hint = with_whole_neighbour(covered.error(), view.path).hint;
   }
-  if (!answer.to.empty()) explained.command = command_for(view.path, answer, world);
+  if (const std::string unread = unread_line(view); !answer.to.empty() && !unread.empty())
+    explained.hint =
+        compose("a conversion to {} leaves out what is not read (--drop): {}", answer.to, unread);
+  else if (!answer.to.empty())
+    explained.command = command_for(view.path, answer, world);
   return print(console, view.output, view.path, world, explained);
 }
 

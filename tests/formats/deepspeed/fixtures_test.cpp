@@ -256,7 +256,7 @@ TEST(DeepSpeedDamage, AModelFileOfAnotherSaveIsNoticed) {
   const auto problems = problems_of(good);
   ASSERT_EQ(problems.size(), 1u);
   EXPECT_EQ(problems[0].place.file, "global_step5/mp_rank_00_model_states.pt");
-  EXPECT_NE(problems[0].message.find("are not the master weights of the optimizer files, rounded "
+  EXPECT_NE(problems[0].message.find("are not the master weights of the optimizer, rounded "
                                      "to BF16: files of two saves"),
             std::string::npos)
       << problems[0].message;

@@ -6,6 +6,7 @@
 #include <fstream>
 #include <iterator>
 
+#include "ebb/formats/catalog/resume.h"
 #include "ebb/formats/conversion/convert.h"
 #include "ebb/formats/registry.h"
 #include "ebb/formats/state_dict/numbers.h"
@@ -257,6 +258,51 @@ TEST_F(Ordered, GroupsMayBeCutWhereSettingsStay) {
   ASSERT_TRUE(written) << written.error().message;
   EXPECT_EQ(written->checkpoint->catalog().groups.size(), 3u);
   EXPECT_EQ(digests_in(*written->checkpoint), truth_of("trainer"));
+}
+
+// The content as another's, with the names of its tensors and groups changed.
+formats::ContentView renamed(const Checkpoint& source, const std::string& before,
+                             const std::string& behind) {
+  Catalog content = source.catalog();
+  std::vector<formats::MadeOf> made_of;
+  for (std::uint32_t i = 0; i < content.tensors.size(); ++i) {
+    TensorEntry& tensor = content.tensors[i];
+    tensor.name = before + tensor.name + behind;
+    made_of.push_back({i});
+  }
+  for (formats::GroupEntry& group : content.groups)
+    for (std::string& name : group.params) name = before + name + behind;
+  content.grouped = GroupOrder::of_the_optimizer;
+  return {source, std::move(content), std::move(made_of)};
+}
+
+// PEFT's names: Trainer looks for an adapter in a file of another name, and PEFT for how it is
+// made.
+TEST_F(Ordered, AnAdapterIsWrittenAsOne) {
+  struct Case {
+    std::string before, behind;
+    bool adapter;
+  };
+  for (const auto& [before, behind, adapter] :
+       {Case{"base_model.model.", ".lora_A.weight", true},
+        Case{"base_model.model.", ".lora_A.default.weight", false},
+        Case{"base_model.model.", ".base_layer.weight", false}}) {
+    const auto written = write(renamed(*source_, before, behind), "transformers");
+    ASSERT_TRUE(written) << written.error().message;
+    const std::string file = adapter ? "adapter_model.safetensors" : "model.safetensors";
+    EXPECT_NE(written->tree->find(file), nullptr) << behind;
+    EXPECT_EQ(mentions(written->notes, "adapter_config.json"), adapter);
+    const auto lacks = [&] {
+      const auto read = formats::describe(written->tree);
+      const Catalog& catalog = (*read)->catalog();
+      const auto answer = resume_answer(formats::format_of(catalog).resume_rules(), {catalog, 1});
+      return answer.why.find("adapter_config.json is missing") != std::string::npos;
+    };
+    EXPECT_EQ(lacks(), adapter) << behind;
+    const ByteVector config(2, std::byte{'{'});
+    written->tree->add("adapter_config.json", config);
+    EXPECT_FALSE(lacks());
+  }
 }
 
 // As FSDP1 leaves one, whose flat parameters are all in the first.

@@ -4,6 +4,7 @@
 
 #include <functional>
 
+#include "ebb/formats/conversion/content_view.h"
 #include "ebb/formats/core/sha256.h"
 #include "ebb/formats/megatron/flat_boxes.h"
 #include "ebb/formats/megatron/megatron.h"
@@ -229,6 +230,56 @@ TEST(MegatronProblems, TheFolderIsOfTheIterationThatIsStored) {
             std::vector<std::string>{
                 "layout: ckpt/iter_0000020: the folder is iter_0000020, but what is stored is "
                 "of iteration 12: renamed, or parts of two saves"});
+}
+
+using Chosen = std::function<bool(const TensorEntry& master)>;
+
+// Written again with the chosen masters doubled.
+std::vector<std::string> problems_with_doubled(const Checkpoint& source, const Chosen& chosen) {
+  const Catalog& content = source.catalog();
+  std::vector<formats::MadeOf> made_of;
+  std::vector<Shape> shapes;
+  for (std::uint32_t i = 0; i < content.tensors.size(); ++i) {
+    const TensorEntry& tensor = content.tensors[i];
+    made_of.push_back({i, tensor.state == "master" && chosen(tensor) ? 2.0 : 1.0});
+    shapes.push_back(tensor.shape);
+  }
+  const formats::ContentView view(source, content, std::move(made_of));
+  const auto layout = Layout::make({.policy = Policy::rows, .mesh = {2, 1}}, shapes);
+  const auto plan = formats::emit_megatron({.content = view.catalog(), .layout = *layout});
+  EBB_CHECK(plan.has_value());
+  return problems_of(*test_support::carry_out(*plan, view, "ckpt"));
+}
+
+// As DeepSpeed's are: a file of another save has other masters, or other weights.
+TEST(MegatronProblems, WeightsAreTheMastersRounded) {
+  const Chosen all = [](const TensorEntry&) { return true; };
+  const Chosen none = [](const TensorEntry&) { return false; };
+  const Chosen layer_wise = [](const TensorEntry& master) {
+    return master.name == "decoder.layers.self_attention.linear_proj.weight";
+  };
+  struct Case {
+    const char* name;
+    Chosen chosen;
+    const char* found;
+  };
+  const Case cases[] = {
+      {"muon_distopt_tp2_dp2", none, ""},
+      {"muon_distopt_tp2_dp2", layer_wise,
+       "the weights of \"decoder.layers.self_attention.linear_proj.weight\" are not the master"},
+      {"muon_layerwise_tp2_dp2", layer_wise,
+       "the weights of \"decoder.layers.self_attention.linear_proj.weight\" are not the master"},
+      {"adam_fully_reshardable_tp2_dp2", all, " and 12 other parameters are not the master"},
+      {"adam_shifted_buckets_dp2", none,
+       ""}};  // a known fault of the writer: its masters are others
+  for (const auto& [name, chosen, what] : cases) {
+    const auto source = megatron_test::describe_case(name);
+    ASSERT_TRUE(source.has_value());
+    const auto found = problems_with_doubled(**source, chosen);
+    const std::string first = found.empty() ? "" : found.front();
+    EXPECT_EQ(found.empty(), *what == 0) << name << " " << first;
+    EXPECT_NE(first.find(what), std::string::npos) << name << " " << first;
+  }
 }
 
 }  // namespace
