@@ -43,6 +43,7 @@ constexpr Known kKnown[] = {
     {{"dl_state_dict", ""}, kLoader},
     {{"dataloader", ".pt"}, kLoader},
     {{"train_dataloader", ".pt"}, kLoader},
+    {{"data.pt", ""}, kLoader},  // verl's
     {{"dataloader/", ".pt"}, kLoader},
     {{"orchestrator/", ".pt"}, {Role::job, "how far prime-rl's orchestrator was"}},
     {{"step_scheduler.pt", ""}, {Role::job, "how far AutoModel was"}},

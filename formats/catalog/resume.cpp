@@ -96,6 +96,13 @@ bool starts_anew(const Catalog& catalog) {
          });
 }
 
+bool states_without_groups(const ResumeQuestion& question) {
+  const Catalog& catalog = question.catalog;
+  return catalog.groups.empty() &&
+         std::ranges::any_of(catalog.tensors,
+                             [](const TensorEntry& tensor) { return !is_weight(tensor.state); });
+}
+
 std::string some_of(const std::vector<std::string>& names) {
   constexpr std::size_t kShown = 4;
   std::string out;

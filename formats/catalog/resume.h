@@ -69,6 +69,13 @@ bool starts_anew(const Catalog& catalog);
 inline constexpr std::string_view kStartsAnew =
     "weights only: no optimizer state is in it; a job that loads it starts a new optimizer, which "
     "is no resume";
+// States of an optimizer, and no parameter group that says how it is set: torch's loaders ask for
+// each setting.
+bool states_without_groups(const ResumeQuestion& question);
+inline constexpr ResumeRule kStatesWithoutGroups{
+    ResumeRule::Says::no, states_without_groups,
+    "its states have no parameter groups (param_groups) beside them: the loader asks for "
+    "their settings (lr, ...), and fails"};
 // The first few names, and how many more there are; safe to print.
 std::string some_of(const std::vector<std::string>& names);
 // The value at a path of dict keys, below the value that has the first key; nullptr: not there.

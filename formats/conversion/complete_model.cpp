@@ -152,7 +152,7 @@ std::vector<std::string> reservations(const SourceNames& names, const Catalog& s
   std::vector<std::string> unread;
   for (const UnreadEntry& entry : source.unread)
     if (entry.state == "master" || (entry.state == "tensor" && !found.keys_are_names))
-      unread.push_back(entry.name);
+      unread.push_back(compose("{} ({})", entry.name, entry.state));
   if (!unread.empty())
     lines.push_back(compose("leaves out {} in a form that is not read: {}",
                             plural(unread.size(), "tensor"), some_of(unread)));

@@ -12,6 +12,7 @@
 #include "ebb/formats/conversion/momentum.h"
 #include "ebb/formats/core/float_cast.h"
 #include "ebb/formats/core/json_text.h"
+#include "ebb/formats/state_dict/numbers.h"
 #include "ebb/formats/state_dict/small_tensors.h"
 
 namespace ebb::formats {
@@ -38,8 +39,15 @@ std::optional<DType> floating_named(std::string_view text) {
   return std::nullopt;
 }
 
+// What says how Megatron's files are laid out, and not what is in them.
+bool is_layout(const ValueEntry& value) {
+  return value.path == std::vector<PathItem>{"common", "content_metadata"} ||
+         value.path == std::vector<PathItem>{"common", "version"};
+}
+
 void drop_echoes(Catalog& content) {
-  std::erase_if(content.values, [](const auto& value) { return value.echoed; });
+  std::erase_if(content.values,
+                [](const auto& value) { return value.echoed && !is_layout(value); });
 }
 
 // Renames what is exactly an old name: dict keys, dict values and items.
@@ -181,7 +189,8 @@ void rename_to(const NewNames& names, Catalog& content) {
     return true;
   };
   for (TensorEntry& tensor : content.tensors) {
-    if (!rename(tensor.name)) continue;
+    // A number in its key stays: whoever loads it counts parameters, whatever they are called.
+    if (!rename(tensor.name) || number_in_key(tensor)) continue;
     tensor.key.reset();
     tensor.path.clear();
   }

@@ -110,6 +110,7 @@ constexpr ResumeRule kRules[] = {
      "is none for {wanted}",
      "dcp"},
     kWithoutStates,
+    kStatesWithoutGroups,
     {.says = Says::no, .applies = other_data_ranks, .tell = data_of_other_ranks},
     {Says::yes, has_no_common_metadata,
      "each rank falls back to its own metadata, and must want the parts it saved"},

@@ -70,6 +70,7 @@ class Gatherer {
     take_whole_tensors();
     take_tied();
     out_.step = content_.step.value_or(most_steps());
+    out_.counts_the_run_alone = !made_by_engine();
     drop_the_rest();
     return std::move(out_);
   }
@@ -210,11 +211,15 @@ class Gatherer {
                     i));
       EBB_TRY(take_group(i));
     }
-    if (trained_.empty())
+    if (!trained_.empty()) return {};
+    if (std::ranges::none_of(content_.tensors,
+                             [](const auto& one) { return is_weight(one.state); }))
       return Error{Code::unsupported,
-                   "nothing in this content is trained: DeepSpeed's ZeRO files hold optimizer "
-                   "groups with at least one parameter"};
-    return {};
+                   "no weights are in this content, of which DeepSpeed's optimizer keeps masters",
+                   "name the folder that has both the model and its optimizer"};
+    return Error{Code::unsupported,
+                 "nothing in this content is trained: DeepSpeed's ZeRO files hold optimizer "
+                 "groups with at least one parameter"};
   }
 
   // Parameters with any state beside their own value; all of them when none has.

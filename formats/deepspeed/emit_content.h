@@ -48,6 +48,7 @@ struct Content {
   std::vector<Whole> buffers;
   std::vector<std::pair<std::string, std::string>> tied;  // alias -> owner, the owner is written
   std::int64_t step = 0;
+  bool counts_the_run_alone = false;           // and says so of each parameter that has a counter
   std::string tag;                             // of the folder; "": the usual one
   std::string version;                         // of DeepSpeed, as the files will say
   Value config;                                // ds_config

@@ -94,8 +94,9 @@ DType master_dtype(const std::vector<const Trained*>& params, const Catalog& con
   return dtype.get();
 }
 
-// One counter a buffer. Content that counts steps for the whole run only says so for everything
-// that an optimizer with a counter has touched; Muon and SGD, which keep momentum alone, have none.
+// One counter a buffer. Content of others that counts steps for the whole run only says so for
+// everything that an optimizer with a counter has touched; Muon and SGD, which keep momentum alone,
+// have none, and what an engine of DeepSpeed's did not count stays so.
 std::optional<std::int64_t> steps_of(const std::vector<const Trained*>& params, const Content& what,
                                      const std::vector<Field>& states, EmitPlan& plan) {
   std::optional<std::int64_t> steps;
@@ -108,7 +109,7 @@ std::optional<std::int64_t> steps_of(const std::vector<const Trained*>& params, 
                   json_string(param->name), *param->steps, *steps));
   const bool counts = std::ranges::any_of(
       states, [](const Field& state) { return state.state != "momentum_buffer"; });
-  if (!steps && counts && what.step > 0) steps = what.step;
+  if (!steps && counts && what.counts_the_run_alone && what.step > 0) steps = what.step;
   return steps;
 }
 

@@ -70,6 +70,9 @@ std::string tag_of(const SourceTree& tree, std::string_view folder);
 constexpr std::string_view kNoLatest =
     "no file latest: unless the job passes the tag, DeepSpeed's load_checkpoint() loads nothing "
     "and the job starts from scratch";
+// Of a form in which the engine's own settings hold.
+constexpr std::string_view kElastic =
+    "elastic optimizer state: the hyper-parameters of the groups are not stored";
 // Catalog::partition of stage 0.
 constexpr std::string_view kWithoutZero = "whole tensors in one file (stage 0)";
 // The beginning of it where there are other kinds of ranks than data-parallel ones.

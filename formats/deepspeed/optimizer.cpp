@@ -5,6 +5,7 @@
 
 #include "ebb/formats/core/json_text.h"
 #include "ebb/formats/core/units.h"
+#include "ebb/formats/deepspeed/names.h"
 #include "ebb/formats/state_dict/small_tensors.h"
 
 namespace ebb::formats::deepspeed {
@@ -204,9 +205,7 @@ Result<> OptimizerReader::name_groups_of_elastic(std::size_t count) {
     for (const Param& param : params) group.params.push_back(param.name);
     facts_.groups.push_back(std::move(group));
   }
-  if (file_.rank == Rank{0})
-    checkpoint_.building().notes.emplace_back(
-        "elastic optimizer state: the hyper-parameters of the groups are not stored");
+  if (file_.rank == Rank{0}) checkpoint_.building().notes.emplace_back(kElastic);
   return {};
 }
 

@@ -105,7 +105,21 @@ std::string_view missing_of_trainers(const Catalog& catalog) {
   return scheduler || of_deepspeed ? std::string_view() : kScheduler;
 }
 
+// DeepSpeed gives the job's groups what the stored ones say, and nothing where those say nothing.
+bool groups_without_settings(const ResumeQuestion& question) {
+  const Catalog& catalog = question.catalog;
+  if (std::ranges::find(catalog.notes, kElastic) != catalog.notes.end()) return false;
+  return std::ranges::any_of(catalog.groups, [](const GroupEntry& group) {
+    return !group.params.empty() &&
+           std::ranges::none_of(group.settings, [](const auto& s) { return s.first == "lr"; });
+  });
+}
+
 using Says = ResumeRule::Says;
+constexpr ResumeRule kWithoutSettings{
+    Says::no, groups_without_settings,
+    "its parameter groups have no settings (lr, betas, ...): DeepSpeed takes them for the job's, "
+    "and the next step fails"};
 constexpr std::array kRules = {
     ResumeRule{Says::yes,
                without_zero,
@@ -148,6 +162,7 @@ constexpr std::array kRules = {
                "a part of its state lies on NVMe: DeepSpeed then skips what the .pt files hold - "
                "step counters, loss scaler, sub-groups too small to be swapped - without a word",
                "deepspeed", "zero3"},
+    kWithoutSettings,
     ResumeRule{Says::yes, always, "saved by as many ranks", {}, {}},
     ResumeRule{Says::note,
                is_parallel,
@@ -246,6 +261,7 @@ constexpr std::array kUniversalRules = {
                "checkpoint, and then steps on whole matrices; with grad_accum_dtype fp32 in stage "
                "1, with CPU offload or on one rank it works",
                "deepspeed", "zero12"},
+    kWithoutSettings,
     ResumeRule{Says::yes, always, "a universal checkpoint, for any number of ranks", {}, {}},
 };
 

@@ -78,7 +78,7 @@ class Emitter {
                                                  tensor.state == "master";
                                         })),
         run_dtype_(dtype_of_run(content)),
-        fp32_weights_(run_dtype_ ? fp32_weights_of(content) : std::set<std::uint32_t>()) {
+        fp32_weights_(has_masters(content) ? fp32_weights_of(content) : std::set<std::uint32_t>()) {
     for (const TensorEntry& tensor : content.tensors)
       if (is_weight(tensor.state)) shapes_.emplace(tensor.name, &tensor.shape);
   }
@@ -103,9 +103,9 @@ class Emitter {
     EBB_TRY_ASSIGN(std::string note, add_model_weights());
     if (!fp32_weights_.empty())
       note = compose(
-          "{} weights in fp32 of a run in {}: they are its master weights, and rounded "
-          "its model weights",
-          fp32_weights_.size(), name_of(*run_dtype_));
+          "{} weights in fp32 of a run in {}: they are its master weights, and {}its model weights",
+          fp32_weights_.size(), name_of(run_dtype_.value_or(DType::f32)),
+          run_dtype_ ? "rounded " : "");
     const Value common =
         writable_part(common_state_of(content_, masters(), items_.dropped()), items_.dropped());
     EBB_TRY_ASSIGN(ByteVector common_bytes, value_archive(common));
@@ -130,8 +130,11 @@ class Emitter {
   }
 
  private:
-  // Megatron-FSDP keeps the master weights as the model's. A run in 16 bits has both here, and asks
-  // for both.
+  // Megatron-FSDP keeps the master weights as the model's. A run in 16 bits, or with the
+  // distributed optimizer, has both here, and asks for both.
+  static bool has_masters(const Catalog& content) {
+    return dtype_of_run(content) || run_arg(content, "use_distributed_optimizer").value_or(0) != 0;
+  }
   static std::set<std::uint32_t> fp32_weights_of(const Catalog& content) {
     std::set<std::string_view> trained;
     for (const TensorEntry& tensor : content.tensors) {

@@ -168,6 +168,17 @@ Value stored_optimizer(const Catalog& content, std::vector<GroupEntry> groups, M
   return all;
 }
 
+// As they are with singleton_local_shards, which a job goes by; without it layers are stacked.
+bool has_layers_apart(const Catalog& content) {
+  constexpr std::string_view kLayers = ".layers.";
+  return std::ranges::any_of(content.tensors, [&](const TensorEntry& tensor) {
+    const std::size_t at = tensor.name.find(kLayers);
+    if (at == std::string::npos || at + kLayers.size() == tensor.name.size()) return false;
+    const char next = tensor.name[at + kLayers.size()];
+    return next >= '0' && next <= '9';
+  });
+}
+
 }  // namespace
 
 Value common_state_of(const Catalog& content, Masters masters, std::vector<std::string>& dropped) {
@@ -202,6 +213,7 @@ Value common_state_of(const Catalog& content, Masters masters, std::vector<std::
   if (common.find(kContentMetadata) == nullptr) {
     Value layout = Value::of_dict();
     layout.add(kShardingType, Value::of_string(std::string(kModelSpace)));
+    if (has_layers_apart(content)) layout.add("singleton_local_shards", Value::of_bool(true));
     common.add(kContentMetadata, std::move(layout));
   }
   return common;

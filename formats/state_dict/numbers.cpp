@@ -6,6 +6,7 @@
 
 #include "ebb/formats/catalog/composite.h"
 #include "ebb/formats/catalog/renaming.h"
+#include "ebb/formats/catalog/resume.h"
 #include "ebb/formats/core/json_text.h"
 #include "ebb/formats/core/number_text.h"
 #include "ebb/formats/state_dict/names.h"
@@ -119,6 +120,34 @@ Result<> SaidNames::check(std::size_t place, const StateShapes& states,
   return not_fitting(place, name,
                      compose("is {}, but the states of that number are {}",
                              to_string(*param->shape), to_string(*other)));
+}
+
+std::optional<std::int64_t> number_in_key(const TensorEntry& tensor) {
+  if (!tensor.key || is_weight(tensor.state)) return std::nullopt;
+  for (std::size_t i = 1; i < tensor.path.size(); ++i) {
+    if (tensor.path[i - 1] != PathItem("state")) continue;
+    if (const auto* number = std::get_if<std::int64_t>(&tensor.path[i])) return *number;
+    const auto& text = std::get<std::string>(tensor.path[i]);
+    if (is_index(text) && text != tensor.name) return parse_number<std::int64_t>(text);
+  }
+  return std::nullopt;
+}
+
+ParamNumbers::ParamNumbers(const Catalog& content, const Owner& owner) {
+  for (const TensorEntry& tensor : content.tensors)
+    if (const auto number = number_in_key(tensor)) {
+      known_.emplace(tensor.name, *number);
+      next_.emplace(owner(tensor.name), 0);
+    }
+}
+
+Value ParamNumbers::called(std::size_t optimizer, const std::string& name) {
+  const auto next = next_.find(optimizer);
+  if (next == next_.end()) return Value::of_string(name);
+  const auto known = known_.find(name);
+  const std::int64_t number = known == known_.end() ? next->second : known->second;
+  next->second = number + 1;
+  return Value::of_int(number);
 }
 
 NamedBy named_by(const Catalog& catalog, const TensorEntry& tensor) {

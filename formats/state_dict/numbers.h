@@ -3,6 +3,9 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <map>
 #include <optional>
 #include <span>
 #include <string>
@@ -37,6 +40,25 @@ class SaidNames {
  private:
   std::span<const std::string> names_;
   std::size_t count_ = 0;
+};
+
+// The number by which its key calls the parameter of an optimizer's state; nullopt: by its name.
+std::optional<std::int64_t> number_in_key(const TensorEntry& tensor);
+
+// What groups call their parameters, so that whoever loads them finds the states: a number where
+// the keys of the optimizer's states have numbers, a name elsewhere.
+class ParamNumbers {
+ public:
+  using Owner = std::function<std::size_t(const std::string& name)>;  // the optimizer's number
+  ParamNumbers(const Catalog& content, const Owner& owner);
+
+  bool counts(std::size_t optimizer) const { return next_.contains(optimizer); }
+  // Of groups in their order: torch counts all parameters, those without a state, too.
+  Value called(std::size_t optimizer, const std::string& name);
+
+ private:
+  std::map<std::string, std::int64_t, std::less<>> known_;  // by name
+  std::map<std::size_t, std::int64_t> next_;                // of each optimizer that counts
 };
 
 // How the parameter of a described tensor came by its name.

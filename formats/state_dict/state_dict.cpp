@@ -13,6 +13,7 @@
 #include "ebb/formats/core/json_text.h"
 #include "ebb/formats/state_dict/groups.h"
 #include "ebb/formats/state_dict/names.h"
+#include "ebb/formats/state_dict/numbers.h"
 #include "ebb/formats/state_dict/small_tensors.h"
 
 namespace ebb::formats {
@@ -167,6 +168,11 @@ class Places {
     const auto known = owner_.find(name);
     return known == owner_.end() ? 0 : known->second;
   }
+  bool names_are_recorded(std::size_t optimizer) const {
+    const std::vector<std::string>& names = parts_.optimizers[optimizer].params;
+    return parts_.optimizers[optimizer].named == NamedBy::recorded &&
+           std::ranges::none_of(names, [](const std::string& name) { return is_index(name); });
+  }
   bool flattens(std::size_t optimizer) const {
     return parts_.optimizers[optimizer].keys == Keys::flattened;
   }
@@ -208,7 +214,10 @@ class Places {
 
 class Placing {
  public:
-  explicit Placing(const Catalog& content) : content_(content), places_(content.parts) {}
+  explicit Placing(const Catalog& content)
+      : content_(content),
+        places_(content.parts),
+        numbers_(content, [&](const std::string& name) { return places_.owner(name); }) {}
 
   StateDict run() {
     for (const ValueEntry& entry : content_.values)
@@ -306,11 +315,20 @@ class Placing {
         add(places_.of_optimizer(optimizer, {"param_groups", param, name}), value);
   }
 
+  static Value names_of(const GroupEntry& group) {
+    Value names = Value::of_list({});
+    for (const std::string& name : group.params) names.items.push_back(Value::of_string(name));
+    return names;
+  }
+
   void add_listed(std::pair<std::size_t, std::size_t> number, const GroupEntry& group,
                   std::vector<std::pair<std::string, Value>> settings) {
     Value params = Value::of_list({});
-    for (const std::string& name : group.params) params.items.push_back(Value::of_string(name));
+    for (const std::string& name : group.params)
+      params.items.push_back(numbers_.called(number.first, name));
     settings.emplace_back("params", std::move(params));
+    if (numbers_.counts(number.first) && places_.names_are_recorded(number.first))
+      settings.emplace_back("param_names", names_of(group));
     for (auto& [name, value] : settings)
       add(places_.setting(number.first, number.second, name), std::move(value));
   }
@@ -333,6 +351,7 @@ class Placing {
   Places places_;
   StateDict placed_;
   std::set<std::string_view> has_param_;
+  ParamNumbers numbers_;
 };
 
 // What is known of the parts and still has something below it.

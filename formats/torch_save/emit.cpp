@@ -1,6 +1,11 @@
+#include <algorithm>
+#include <set>
+
 #include "ebb/formats/core/json_text.h"
+#include "ebb/formats/core/number_text.h"
 #include "ebb/formats/state_dict/names.h"
 #include "ebb/formats/state_dict/nesting.h"
+#include "ebb/formats/state_dict/numbers.h"
 #include "ebb/formats/state_dict/state_dict.h"
 #include "ebb/formats/torch/file_writer.h"
 #include "ebb/formats/torch/numpy_array.h"
@@ -38,26 +43,59 @@ class Emitter {
 
   Result<EmitPlan> run() {
     EBB_TRY(check_reads_back(content_, dict_));
+    find_words_for_numbers();
+    for (const std::vector<PathItem>& states : counted_) EBB_TRY(nesting_.add({.path = states}));
     for (std::uint32_t i = 0; i < dict_.tensors.size(); ++i) EBB_TRY(place_tensor(i));
     for (PlacedValue& value : dict_.values) EBB_TRY(place_value(value));
-    for (const ContainerEntry& container : content_.containers) EBB_TRY(nesting_.add(container));
+    for (const ContainerEntry& container : content_.containers)
+      EBB_TRY(nesting_.add({counted(container.path), container.kind}));
     write_nested(file_, nesting_, nesting_.root(), [&](const Nesting::Leaf& leaf) { write(leaf); });
     // Else whoever reads it would take the numbers for places in the model.
-    if (content_.listed == ListOrder::unknown && !mere_numbers(content_).empty())
+    const bool other_order = content_.listed == ListOrder::unknown || !counted_.empty();
+    if (other_order && !mere_numbers(content_).empty())
       file_.add_record(kOtherOrderRecord, "of the checkpoint that this was converted from\n");
     plan_.files.push_back(file_.finish(compose("{}.pt", kStem), Rank{0}));
     return std::move(plan_);
   }
 
  private:
+  // Keys of a DCP are words, and torch.optim finds no states under words for numbers.
+  void find_words_for_numbers() {
+    for (const TensorEntry& tensor : content_.tensors) {
+      if (!number_in_key(tensor)) continue;
+      const std::vector<PathItem>& path = tensor.path;
+      for (std::size_t i = 1; i < path.size(); ++i)
+        if (path[i - 1] == PathItem("state") && is_number(path[i]))
+          counted_.emplace(path.begin(), path.begin() + static_cast<std::ptrdiff_t>(i));
+    }
+  }
+
+  static bool is_number(const PathItem& item) {
+    const auto* word = std::get_if<std::string>(&item);
+    return word != nullptr && is_index(*word);
+  }
+
+  // With numbers for them.
+  std::vector<PathItem> counted(std::vector<PathItem> path) const {
+    for (const std::vector<PathItem>& states : counted_) {
+      const bool below =
+          path.size() > states.size() && std::equal(states.begin(), states.end(), path.begin());
+      if (!below || !is_number(path[states.size()])) continue;
+      const auto number = parse_number<std::int64_t>(std::get<std::string>(path[states.size()]));
+      if (number) path[states.size()] = PathItem(*number);
+    }
+    return path;
+  }
+
   Result<> place_tensor(std::uint32_t number) {
     const StatePlace& place = dict_.tensors[number];
     if (content_.tensors[number].part_of != nullptr) {
-      const auto path = wholes_.add(content_.tensors[number], number, place.path);
+      const auto path = wholes_.add(content_.tensors[number], number, counted(place.path));
       return path ? nesting_.add(*path, Nesting::Leaf{number}) : Result<>();
     }
     const DType dtype = content_.tensors[number].dtype;
-    if (!torch_name_of(dtype).empty()) return nesting_.add(place.path, Nesting::Leaf{number});
+    if (!torch_name_of(dtype).empty())
+      return nesting_.add(counted(place.path), Nesting::Leaf{number});
     plan_.dropped.push_back(
         compose("tensor {}: torch has no dtype {}", json_string(place.key), name_of(dtype)));
     plan_.omitted.push_back(number);
@@ -75,7 +113,7 @@ class Emitter {
         plan_.rewritten.push_back(value.place.key);
       }
     const std::string_view part = unloadable_part(value.value, loader_);
-    if (part.empty()) return nesting_.add(value.place.path, Nesting::Leaf{&value.value});
+    if (part.empty()) return nesting_.add(counted(value.place.path), Nesting::Leaf{&value.value});
     plan_.dropped.push_back(
         compose("value {}: holds an object of class {}", json_string(value.place.key), part));
     return {};
@@ -92,6 +130,7 @@ class Emitter {
   const Catalog& content_;
   Loader loader_;
   StateDict dict_;
+  std::set<std::vector<PathItem>> counted_;  // places of states with words for numbers
   Nesting nesting_;
   PlacedWholes wholes_;
   TorchFileWriter file_;

@@ -36,6 +36,7 @@ constexpr std::array kRules = {
                "missing (model.safetensors, pytorch_model.bin)",
                {},
                {}},
+    kStatesWithoutGroups,
     ResumeRule{Says::yes,
                on_as_many_ranks,
                "saved by as many ranks: each loads its own file, on the same device mesh",

@@ -55,6 +55,33 @@ TEST(ConvertRename, WorksWithinAFormat) {
   EXPECT_EQ(diff.exit, 0) << diff.out;
 }
 
+// Of an optimizer that numbers its parameters: torch pairs states with what groups list, and takes
+// without a word what pairs with nothing.
+TEST(ConvertChanges, LeaveNumbersInGroupsAndInKeysOfStates) {
+  const std::string source = "torch/muon_adamw_state/data/ckpt.pt";
+  const std::vector<std::vector<std::string>> edits = {{"--momentum", "sum"},
+                                                       {"--rename", "*.weight=renamed.$1"}};
+  for (const auto& edit : edits) {
+    const ScratchDirectory scratch;
+    const std::string out = scratch / "out.pt";
+    ASSERT_EQ(convert({source, out, "--to", "torch", edit[0], edit[1]}).exit, 0) << edit[0];
+    const std::string raw = inspect({out, "--raw"});
+    for (const char* line : {"\"params\": [0, 1]", "\"params\": [0, 1, 2]", " 2: dict of 3"})
+      EXPECT_NE(raw.find(line), std::string::npos) << edit[0] << line << raw;
+  }
+}
+
+// A DCP has words for numbers.
+TEST(ConvertChanges, ByWayOfADcpNumbersAreNumbersAgain) {
+  const ScratchDirectory scratch;
+  const std::string dcp = scratch / "dcp", out = scratch / "out.pt";
+  ASSERT_EQ(convert({"torch/layout_numbers/data/ckpt.pt", dcp, "--to", "dcp"}).exit, 0);
+  ASSERT_EQ(convert({dcp, out, "--to", "torch"}).exit, 0);
+  const std::string raw = inspect({out, "--raw"});
+  for (const char* line : {"\"params\": [0, 1, 2, 3]", " 0: dict of 3", " 3: dict of 3"})
+    EXPECT_NE(raw.find(line), std::string::npos) << line << raw;
+}
+
 TEST(ConvertRename, ARuleThatFitsNothingIsAnErrorAndWritesNothing) {
   const ScratchDirectory scratch;
   const Outcome run = convert({kMuon, scratch / "out", "-t", "dcp", "--rename", "layers.*=x.*"});

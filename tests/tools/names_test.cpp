@@ -128,6 +128,17 @@ TEST(NamesByOrder, AreMarkedWhereverTheyAreWritten) {
   }
 }
 
+// The file is the checkpoint, and what was said of it does not fit.
+TEST(NumbersOfAFile, ThatFitNotAreToldAsThatAndNotAsAFolders) {
+  const ScratchDirectory scratch;
+  const std::string names = written(scratch / "names", "x\n");
+  const Outcome run = convert(
+      {"torch/layout_net_opt/data/ckpt.pt", scratch / "out", "--to", "ebb", "--names", names});
+  EXPECT_EQ(run.exit, 2) << run.err;
+  EXPECT_TRUE(says(run.err, "--names:")) << run.err;
+  EXPECT_FALSE(says(run.err, "which is the folder")) << run.err;
+}
+
 // torchao's CPUOffloadOptimizer: an optimizer for each matrix, and one for the rest.
 TEST(OptimizersOfOneParameterEach, AreNamedByShapesAndByWhatIsSaid) {
   const std::string source = "torch/layout_offloaded/data";
@@ -202,12 +213,13 @@ TEST(StepCounters, ThatArePythonsIntsArriveAndComeBack) {
         << format << values.out;
     EXPECT_FALSE(says(values.out, "\"state\": \"step\"")) << format << values.out;
   }
-  // Renamed, they are where a loader looks for them.
+  // Renamed, they are where a loader looks for them: under the optimizer's numbers.
   const Outcome renamed =
       convert({source, scratch / "renamed", "--to", "torch", "--rename", "blk.*=layers.*"});
   ASSERT_EQ(renamed.exit, 0) << renamed.err;
   const Outcome values = run_program("ckpt-inspect", {scratch / "renamed", "--tensors", "--json"});
-  EXPECT_TRUE(says(values.out, "optimizer.state.layers.0.norm.bias.step")) << values.out;
+  EXPECT_TRUE(says(values.out, "\"optimizer.state.4.step\": 3")) << values.out;
+  EXPECT_TRUE(says(values.out, "model.layers.0.norm.bias")) << values.out;
 }
 
 }  // namespace

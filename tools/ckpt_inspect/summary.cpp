@@ -11,6 +11,7 @@
 
 #include "ebb/formats/catalog/value_alike.h"
 #include "ebb/formats/conversion/momentum.h"
+#include "ebb/formats/conversion/wrappers.h"
 #include "ebb/formats/core/json_text.h"
 #include "ebb/formats/core/name_table.h"
 #include "ebb/formats/pickle/known_globals.h"
@@ -58,14 +59,20 @@ std::uint64_t parameters_of(const View& view) {
   if (!names) {
     const std::set<std::string_view> numbers = numbers_of_others(catalog);
     std::uint64_t count = 0;
-    std::string_view last;  // tensors of one name stand together
+    std::set<std::string> wrapped;  // a model's names may have words that its optimizer's have not
+    std::string_view last;          // tensors of one name stand together
     for (const TensorEntry* tensor : view.tensors) {
       const bool none = tensor->state == "tensor" || is_extra_state(tensor->name) ||
                         numbers.contains(tensor->name);
       if (none || (count != 0 && last == tensor->name)) continue;
       ++count;
       last = tensor->name;
+      if (std::string bare = formats::bare_name(last); bare != last)
+        wrapped.insert(std::move(bare));
     }
+    if (wrapped.empty()) return count;
+    for (const TensorEntry* tensor : view.tensors)
+      if (tensor->state != "tensor" && wrapped.erase(tensor->name) != 0) --count;
     return count;
   }
   formats::NameTable distinct;

@@ -197,6 +197,8 @@ Result<std::unique_ptr<Checkpoint>> open_checkpoint(const std::string& path,
     if (auto error = checkpoints_below(path, tree)) return std::move(*error);
   auto described = formats::describe(tree, said);
   if (!described) {
+    // What was asked for does not fit; else the file may be a part of something.
+    if (described.error().code == Code::usage) return std::move(described).error();
     if (auto error = one_file_of_many(path, "")) return std::move(*error);
     if (described.error().code == Code::unsupported)
       if (auto newest = newest_of_files(path, tree)) {

@@ -25,6 +25,13 @@ ResumeAnswer ask(std::string_view format, const Catalog& catalog, std::uint32_t 
   return resume_answer(format_named(format)->resume_rules(), {catalog, world});
 }
 
+// With a group that says how its optimizer is set.
+Catalog trained() {
+  Catalog catalog;
+  catalog.groups.push_back({"adamw", {{"lr", Value::of_real(0.1)}}, {"w"}});
+  return catalog;
+}
+
 std::string param(std::size_t i) { return "layers." + std::to_string(i) + ".w"; }
 
 TEST(ResumeRules, WeightsAloneAreOneVerdictInEveryFormat) {
@@ -47,7 +54,7 @@ TEST(ResumeRules, WeightsAloneAreOneVerdictInEveryFormat) {
 TEST(ResumeRulesOfDcp, NameParametersOfAnOptimizerThatHaveNoState) {
   for (unsigned seed = 0; seed < 100; ++seed) {
     Random random(seed);
-    Catalog catalog;
+    Catalog catalog = trained();
     catalog.files.push_back({".metadata", 1, std::nullopt});
     StateDictOptimizer optimizer;
     std::vector<std::string> without;
@@ -73,8 +80,28 @@ TEST(ResumeRulesOfDcp, NameParametersOfAnOptimizerThatHaveNoState) {
   }
 }
 
+// torch's loaders ask for each setting of each group; DeepSpeed sets the job's by those stored.
+TEST(ResumeRules, StatesWithoutGroupsOrSettingsDoNotResume) {
+  for (const char* format : {"dcp", "torch", "deepspeed", "deepspeed-universal"}) {
+    const bool of_torch = std::string_view(format).find("deepspeed") == std::string_view::npos;
+    Catalog catalog = trained();
+    catalog.partition = "zero3 over 1 ranks";
+    catalog.files.push_back({".metadata", 1, std::nullopt});
+    add(catalog, "w", "param");
+    add(catalog, "w", "exp_avg");
+    EXPECT_TRUE(ask(format, catalog).resumable) << format;
+    if (of_torch)
+      catalog.groups.clear();
+    else
+      catalog.groups[0].settings.clear();
+    const ResumeAnswer answer = ask(format, catalog);
+    EXPECT_FALSE(answer.resumable) << format;
+    EXPECT_NE(answer.why.find("settings (lr"), std::string::npos) << answer.why;
+  }
+}
+
 TEST(ResumeRulesOfDcp, WithoutCommonMetadataNeedTheSameRanks) {
-  Catalog catalog;
+  Catalog catalog = trained();
   catalog.world = 2;
   add(catalog, "w", "exp_avg");
   EXPECT_TRUE(ask("dcp", catalog, 2).resumable);
@@ -98,7 +125,7 @@ TEST(ResumeRulesOfDcp, KnowThatTorchtitanDoesNotDealItsDataToOtherRanks) {
                                                            {4, 2, 2, true},
                                                            {4, 2, 3, false},
                                                            {4, 0, 3, true}}) {
-    Catalog catalog;
+    Catalog catalog = trained();
     catalog.files.push_back({".metadata", 1, std::nullopt});
     catalog.world = saved;
     add(catalog, "w", "param");

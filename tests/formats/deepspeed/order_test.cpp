@@ -257,6 +257,19 @@ TEST(DeepSpeedEmit, GivesNoStepsToWhatKeepsMomentumAlone) {
   EXPECT_TRUE(emitted.checkpoint->catalog().param_steps.empty());
 }
 
+// An optimizer that its engine lets count nothing counts nothing in the result.
+TEST(DeepSpeedEmit, GivesNoStepsToWhatDeepSpeedCountedNone) {
+  for (const char* format : {"deepspeed", "dcp"}) {
+    MadeContent content(format, DType::bf16);
+    content.add_group("adamw", {{"w", {3, 2}}}, 0.1);
+    content.edit().param_steps.clear();
+    std::erase_if(content.edit().tensors, [](const auto& t) { return t.state == "step"; });
+    const Emitted emitted = emit(content, Policy::zero12, 2);
+    EXPECT_EQ(emitted.checkpoint->catalog().param_steps.empty(), format == std::string("deepspeed"))
+        << "of others the run's steps are the parameter's";
+  }
+}
+
 TEST(DeepSpeedEmit, SaysWhichTensorsGetAnotherDtype) {
   MadeContent content("dcp", DType::bf16);
   content.add_group("muon", {{"a", {3, 2}}, {"b", {3, 2}}}, 0.1);

@@ -1,7 +1,12 @@
 // A part that is torn or missing is one error that names the file, and the way to the others.
 #include <gtest/gtest.h>
 
+#include <tuple>
+
+#include "ebb/formats/folders/folders.h"
+#include "ebb/formats/registry.h"
 #include "tests/formats/folders/folders_fixtures.h"
+#include "tests/support/archives.h"
 
 namespace ebb {
 namespace {
@@ -60,6 +65,29 @@ TEST(FoldersDamage, AMissingPartOfAPartIsIncomplete) {
   const auto cut = without(*load("trainer_cut"), "model.safetensors.index.json");
   const Refusal refusal = refusal_of(without(*cut, "model-00001-of-00002.safetensors"));
   EXPECT_EQ(refusal.code, Code::incomplete) << refusal.text;
+}
+
+TEST(FoldersDamage, ASchedulerOfALaterSaveIsFound) {
+  for (const auto& [folder, kind, epoch, problems] :
+       {std::tuple("trainer", formats::FolderKind::trainer, 2, 0),
+        std::tuple("trainer", formats::FolderKind::trainer, 5, 1),
+        std::tuple("fsdp_sharded", formats::FolderKind::fsdp, 1, 0),
+        std::tuple("fsdp_sharded", formats::FolderKind::fsdp, 5, 1)}) {
+    const auto tree = load(folder);
+    formats::PickleWriter scheduler;
+    scheduler.dict([&] { scheduler.entry("last_epoch", epoch); });
+    tree->bytes_of("scheduler.pt") = test_support::archive_around(scheduler.finish());
+    const auto read = formats::describe(tree);
+    ASSERT_TRUE(read) << read.error().message;
+    ASSERT_EQ((*read)->catalog().step, 2) << folder;
+    const auto found = formats::folder_problems(kind, tree, (*read)->catalog());
+    ASSERT_EQ(found.size(), std::size_t(problems)) << folder << epoch;
+    if (problems == 0) continue;
+    EXPECT_NE(found[0].message.find("scheduler.pt has counted 5 steps, but trainer_state.json only "
+                                    "2: files of two saves"),
+              std::string::npos)
+        << found[0].message;
+  }
 }
 
 }  // namespace

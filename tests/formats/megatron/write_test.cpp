@@ -234,6 +234,51 @@ TEST(MegatronWritten, ARunIn16BitsGetsItsMastersBackFromFsdpDtensor) {
   }
 }
 
+// The distributed optimizer has masters in 32 bits, too.
+TEST(MegatronWritten, ADistributedOptimizerGetsItsMastersBackFromFsdpDtensor) {
+  for (const bool distributed : {true, false}) {
+    auto stored = describe_case("adam_fully_reshardable_tp2_dp2");
+    ASSERT_TRUE(stored.has_value()) << stored.error().message;
+    Catalog content = (*stored)->catalog();
+    const auto args = std::ranges::find(content.values, "args", &ValueEntry::key);
+    ASSERT_NE(args, content.values.end());
+    Value& attributes = args->value.items.at(1);
+    std::erase_if(attributes.entries, [](const auto& entry) {
+      return entry.first.text == "bf16" || entry.first.text == "use_distributed_optimizer";
+    });
+    attributes.add("use_distributed_optimizer", Value::of_bool(distributed));
+    const auto source = with_catalog(std::move(*stored), std::move(content));
+    const auto fsdp = written_as(*source, "megatron-fsdp");
+    ASSERT_TRUE(fsdp.has_value()) << fsdp.error().message;
+    const auto back = written_as(*fsdp->checkpoint, "megatron");
+    ASSERT_TRUE(back.has_value()) << back.error().message;
+    const auto masters_in = [](const Checkpoint& checkpoint) {
+      return std::ranges::count(checkpoint.catalog().tensors, "master", &TensorEntry::state);
+    };
+    EXPECT_EQ(masters_in(*back->checkpoint), distributed ? masters_in(*source) : 0);
+  }
+}
+
+// A job goes by what the metadata says of its keys.
+TEST(MegatronWritten, LayersApartAreSaidToBe) {
+  for (const bool apart : {true, false}) {
+    auto stored = describe_deepspeed("z2_adamw_fp16_w2");
+    ASSERT_TRUE(stored.has_value());
+    Catalog content = (*stored)->catalog();
+    for (TensorEntry& tensor : content.tensors)
+      tensor.name = (apart ? "decoder.layers.0." : "decoder.layers.") + tensor.name;
+    for (GroupEntry& group : content.groups)
+      for (std::string& name : group.params)
+        name = (apart ? "decoder.layers.0." : "decoder.layers.") + name;
+    const auto source = with_catalog(std::move(*stored), std::move(content));
+    const auto out = written_as(*source, "megatron");
+    ASSERT_TRUE(out.has_value()) << out.error().message;
+    const Value* metadata = formats::value_at(out->checkpoint->catalog(), {"content_metadata"});
+    ASSERT_NE(metadata, nullptr);
+    EXPECT_EQ(metadata->find("singleton_local_shards") != nullptr, apart);
+  }
+}
+
 // Megatron keeps it with the optimizer; each of chained ones has it.
 TEST(MegatronWritten, TheLossScaleIsTheOptimizers) {
   const auto source = describe_deepspeed("z2_adamw_fp16_w2");

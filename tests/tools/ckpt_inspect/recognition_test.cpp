@@ -3,9 +3,11 @@
 #include <gtest/gtest.h>
 
 #include <filesystem>
+#include <fstream>
 
 #include "ebb/formats/pickle/pickle_writer.h"
 #include "tests/support/archives.h"
+#include "tests/support/pickled_tensors.h"
 #include "tests/tools/ckpt_inspect/inspect.h"
 
 namespace ebb {
@@ -289,6 +291,43 @@ TEST(InspectRecognition, CheckpointsSomeLevelsBelowAreFound) {
   write(scratch / "run/step100/train/rank0.pt");
   for (const char* folder : {"run", "run/step100", "."})
     expect_refused(scratch / folder, 2, scratch / "run/step100/state");
+}
+
+// verl's dataloader is no checkpoint; the actor beside it is one.
+TEST(InspectRecognition, WhatAJobKeepsOfItsDataHidesNoCheckpoint) {
+  const ScratchDirectory scratch;
+  copy("dcp/fsdp2_w1/data", scratch / "global_step_5/actor");
+  write(scratch / "global_step_5/data.pt");
+  expect_refused(scratch / "global_step_5", 2, "1 lies below it: actor");
+}
+
+// A wrapper's words in the model's names alone: each parameter counts once.
+TEST(InspectRecognition, WrappedParametersAreCountedOnce) {
+  const ScratchDirectory scratch;
+  formats::PickleWriter pickle;
+  const auto tensors = [&](const char* key, const std::string& before, const std::string& state) {
+    pickle.dict(key, [&] {
+      for (const char* name : {"a.w", "b.w", "c.w"}) {
+        if (state.empty()) {
+          pickle.string(before + name);
+          test_support::plain_tensor(pickle, "0", {4});
+          continue;
+        }
+        pickle.dict(before + name, [&] {
+          pickle.string(state);
+          test_support::plain_tensor(pickle, "0", {4});
+        });
+      }
+    });
+  };
+  pickle.dict([&] {
+    tensors("model", "a._checkpoint_wrapped_module.", "");
+    pickle.dict("optimizer", [&] { tensors("state", "a.", "exp_avg"); });
+  });
+  std::ofstream(scratch / "x.pt", std::ios::binary)
+      << formats::text_of(test_support::archive_around(pickle.finish()));
+  const Outcome run = inspect({scratch / "x.pt"});
+  EXPECT_TRUE(says(run.out, "holds     3 parameters, 6 tensors")) << run.out << run.err;
 }
 
 // Of transformers' Trainer, whose states are a file beside the weights.
