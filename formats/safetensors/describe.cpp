@@ -349,6 +349,9 @@ bool says_tensors_only(const ResumeQuestion& question) {
 
 using Says = ResumeRule::Says;
 constexpr ResumeRule kRules[] = {
+    {Says::no, states_without_groups,
+     "no framework's optimizer loads safetensors, and the states have no parameter groups beside "
+     "them, which loaders ask for in any format"},
     {Says::no, always,
      "no framework's optimizer loads safetensors; as DCP the tensors can be loaded", "dcp"},
     {Says::note, says_tensors_only, "it has no step and no parameter groups: set them by hand"},

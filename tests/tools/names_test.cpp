@@ -135,7 +135,7 @@ TEST(NumbersOfAFile, ThatFitNotAreToldAsThatAndNotAsAFolders) {
   const Outcome run = convert(
       {"torch/layout_net_opt/data/ckpt.pt", scratch / "out", "--to", "ebb", "--names", names});
   EXPECT_EQ(run.exit, 2) << run.err;
-  EXPECT_TRUE(says(run.err, "--names:")) << run.err;
+  EXPECT_TRUE(says(run.err, "--names has 1 lines, but optimizers number 3")) << run.err;
   EXPECT_FALSE(says(run.err, "which is the folder")) << run.err;
 }
 

@@ -97,9 +97,8 @@ struct Wanted {
 };
 class InspectExplainCommand : public testing::TestWithParam<Wanted> {};
 
-TEST_P(InspectExplainCommand, MakesItPossible) {
+void expect_possible(const std::string& checkpoint, const std::string& world) {
   const ScratchDirectory scratch;
-  const auto& [checkpoint, world] = GetParam();
   const Outcome asked = explain(checkpoint, world);
   EXPECT_EQ(asked.exit, 1) << asked.err;
   const std::size_t at = asked.out.find("ckpt-convert ");
@@ -124,12 +123,28 @@ TEST_P(InspectExplainCommand, MakesItPossible) {
   EXPECT_EQ(then.exit, 0) << then.out;
 }
 
+TEST_P(InspectExplainCommand, MakesItPossible) {
+  expect_possible(GetParam().checkpoint, GetParam().world);
+}
+
+TEST(InspectExplain, ACommandNeedsStatesWithTheirGroups) {
+  const ScratchDirectory scratch;
+  const std::string whole = scratch / "whole";
+  ASSERT_EQ(test_support::run_program(
+                "ckpt-convert", {"deepspeed/z2_adamw_fp16_w2/data", whole, "--to", "safetensors"})
+                .exit,
+            0);
+  expect_possible(whole, "2");
+  const Outcome alone = explain("safetensors/dcp_hf_sharded_w3/data", "2");
+  EXPECT_EQ(alone.exit, 1) << alone.err;
+  EXPECT_EQ(alone.out.find("ckpt-convert "), std::string::npos) << alone.out;
+}
+
 INSTANTIATE_TEST_SUITE_P(Formats, InspectExplainCommand,
                          testing::Values(Wanted{"deepspeed/z3_muon_bf16_w4/data", "2"},
                                          Wanted{"deepspeed/z3_adamw_bf16_w4/data", "3"},
                                          Wanted{"deepspeed/z2_adamw_fp16_w2/data", "3"},
-                                         Wanted{"megatron/legacy012_flattened_tp2_dp2/data", "2"},
-                                         Wanted{"safetensors/dcp_hf_sharded_w3/data", "2"}),
+                                         Wanted{"megatron/legacy012_flattened_tp2_dp2/data", "2"}),
                          [](const auto& one) {
                            std::string name = one.param.checkpoint;
                            for (char& c : name)
