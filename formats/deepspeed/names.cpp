@@ -267,9 +267,10 @@ Result<Files> find_files(const SourceTree& tree) {
   }
   const auto has_model = [](const RankFiles& rank) { return !rank.model.empty(); };
   if (std::ranges::none_of(files.of_model_ranks, has_model))
-    return refused(tree, Code::incomplete, files.tag + ": no model_states.pt file",
-                   "a checkpoint is the folder with the files of all ranks; ckpt-inspect --raw "
-                   "shows what one file holds");
+    return refused(tree, Code::incomplete,
+                   files.tag + ": no model_states.pt file, which rank 0 writes",
+                   "a checkpoint is the folder with the files of all ranks, some of which may lie "
+                   "on another node; ckpt-inspect --raw shows what one file holds");
   const auto without = [](const RankFiles& rank) {
     return rank.optimizer.empty() &&
            std::ranges::any_of(rank.model, [](const auto& file) { return is_stage3(file.second); });

@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <functional>
 #include <map>
 #include <set>
 
@@ -204,29 +205,40 @@ TEST(MegatronWritten, ModelWeightsThatAreMissingAreTheMastersRounded) {
   EXPECT_EQ(rounded, 9u);
 }
 
+// A case whose run had other arguments, by way of fsdp_dtensor.
+struct ThereAndBack {
+  std::unique_ptr<Checkpoint> source;
+  megatron_test::Written back;
+};
+ThereAndBack there_and_back(const char* name, const std::function<void(Value& args)>& change) {
+  auto stored = describe_case(name);
+  EBB_CHECK(stored.has_value());
+  Catalog content = (*stored)->catalog();
+  const auto args = std::ranges::find(content.values, "args", &ValueEntry::key);
+  EBB_CHECK(args != content.values.end());
+  change(args->value.items.at(1));
+  auto source = with_catalog(std::move(*stored), std::move(content));
+  const auto fsdp = written_as(*source, "megatron-fsdp");
+  EBB_CHECK(fsdp.has_value());
+  auto back = written_as(*fsdp->checkpoint, "megatron");
+  EBB_CHECK(back.has_value());
+  return {std::move(source), std::move(*back)};
+}
+
 // The arguments of the run say that it computes in bf16; a run in fp32 has no masters.
 TEST(MegatronWritten, ARunIn16BitsGetsItsMastersBackFromFsdpDtensor) {
   for (const bool bf16 : {true, false}) {
-    auto stored = describe_case("muon_distopt_tp2_dp2");
-    ASSERT_TRUE(stored.has_value()) << stored.error().message;
-    Catalog content = (*stored)->catalog();
-    const auto args = std::ranges::find(content.values, "args", &ValueEntry::key);
-    ASSERT_NE(args, content.values.end());
-    args->value.items.at(1).add("bf16", Value::of_bool(bf16));
-    const auto source = with_catalog(std::move(*stored), std::move(content));
-    const auto fsdp = written_as(*source, "megatron-fsdp");
-    ASSERT_TRUE(fsdp.has_value()) << fsdp.error().message;
-    const auto back = written_as(*fsdp->checkpoint, "megatron");
-    ASSERT_TRUE(back.has_value()) << back.error().message;
-    const bool same = content_of(*back->checkpoint) == content_of(*source);
+    const auto [source, back] = there_and_back(
+        "muon_distopt_tp2_dp2", [&](Value& args) { args.add("bf16", Value::of_bool(bf16)); });
+    const bool same = content_of(*back.checkpoint) == content_of(*source);
     EXPECT_EQ(same, bf16);
-    ASSERT_EQ(back->plan.notes.size(), 1u);
-    EXPECT_EQ(back->plan.notes[0],
+    ASSERT_EQ(back.plan.notes.size(), 1u);
+    EXPECT_EQ(back.plan.notes[0],
               bf16 ? "17 weights in fp32 of a run in BF16: they are its master weights, and "
                      "rounded its model weights"
                    : "nothing says what the run computes in: written as one of 32 bits, which has "
                      "no master weights; a job with --bf16 or --fp16 asks for them");
-    const Value* chain = formats::value_at(back->checkpoint->catalog(), {"optimizer"});
+    const Value* chain = formats::value_at(back.checkpoint->catalog(), {"optimizer"});
     ASSERT_NE(chain, nullptr);
     const Value& muon = chain->entries.front().second;
     EXPECT_EQ(muon.find("optimizer") != nullptr, bf16) << "Megatron's own wraps what has masters";
@@ -237,25 +249,17 @@ TEST(MegatronWritten, ARunIn16BitsGetsItsMastersBackFromFsdpDtensor) {
 // The distributed optimizer has masters in 32 bits, too.
 TEST(MegatronWritten, ADistributedOptimizerGetsItsMastersBackFromFsdpDtensor) {
   for (const bool distributed : {true, false}) {
-    auto stored = describe_case("adam_fully_reshardable_tp2_dp2");
-    ASSERT_TRUE(stored.has_value()) << stored.error().message;
-    Catalog content = (*stored)->catalog();
-    const auto args = std::ranges::find(content.values, "args", &ValueEntry::key);
-    ASSERT_NE(args, content.values.end());
-    Value& attributes = args->value.items.at(1);
-    std::erase_if(attributes.entries, [](const auto& entry) {
-      return entry.first.text == "bf16" || entry.first.text == "use_distributed_optimizer";
-    });
-    attributes.add("use_distributed_optimizer", Value::of_bool(distributed));
-    const auto source = with_catalog(std::move(*stored), std::move(content));
-    const auto fsdp = written_as(*source, "megatron-fsdp");
-    ASSERT_TRUE(fsdp.has_value()) << fsdp.error().message;
-    const auto back = written_as(*fsdp->checkpoint, "megatron");
-    ASSERT_TRUE(back.has_value()) << back.error().message;
+    const auto change = [&](Value& args) {
+      std::erase_if(args.entries, [](const auto& entry) {
+        return entry.first.text == "bf16" || entry.first.text == "use_distributed_optimizer";
+      });
+      args.add("use_distributed_optimizer", Value::of_bool(distributed));
+    };
+    const auto [source, back] = there_and_back("adam_fully_reshardable_tp2_dp2", change);
     const auto masters_in = [](const Checkpoint& checkpoint) {
       return std::ranges::count(checkpoint.catalog().tensors, "master", &TensorEntry::state);
     };
-    EXPECT_EQ(masters_in(*back->checkpoint), distributed ? masters_in(*source) : 0);
+    EXPECT_EQ(masters_in(*back.checkpoint), distributed ? masters_in(*source) : 0);
   }
 }
 
