@@ -3,6 +3,7 @@
 #include <string>
 
 #include "ebb/formats/core/units.h"
+#include "ebb/formats/deepspeed/config.h"
 #include "ebb/formats/deepspeed/emit_files.h"
 
 namespace ebb::formats::deepspeed {

@@ -4,6 +4,7 @@
 
 #include "ebb/formats/core/json_text.h"
 #include "ebb/formats/core/number_text.h"
+#include "ebb/formats/deepspeed/config.h"
 
 namespace ebb::formats::deepspeed {
 namespace {

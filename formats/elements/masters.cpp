@@ -14,7 +14,7 @@
 namespace ebb::formats {
 namespace {
 
-constexpr std::uint64_t kBlock = 1 << 20;  // elements compared at once
+constexpr std::uint64_t kAtOnce = 1 << 20;  // elements compared at once
 
 bool same_numbers(DType dtype, std::span<const std::byte> a, std::span<const std::byte> b) {
   if (std::ranges::equal(a, b)) return true;
@@ -38,8 +38,8 @@ Result<bool> is_rounded(const Checkpoint& checkpoint, const TensorEntry& weight,
   EBB_TRY_ASSIGN(const BoxReader rounded, BoxReader::open(checkpoint, weight));
   EBB_TRY_ASSIGN(const BoxReader exact, BoxReader::open(checkpoint, master));
   const std::uint64_t elems = volume(weight.shape);
-  for (std::uint64_t first = 0; first < elems; first += kBlock) {
-    for (const Box& box : boxes_of(weight.shape, {first, std::min(kBlock, elems - first)})) {
+  for (std::uint64_t first = 0; first < elems; first += kAtOnce) {
+    for (const Box& box : boxes_of(weight.shape, {first, std::min(kAtOnce, elems - first)})) {
       const std::uint64_t count = volume(box.extent);
       ByteVector stored(count * bytes_of(weight.dtype));
       ByteVector wide(count * bytes_of(master.dtype));
