@@ -71,6 +71,31 @@ TEST(ConvertChanges, LeaveNumbersInGroupsAndInKeysOfStates) {
   }
 }
 
+// How Megatron's keys are spelt is nothing of what they hold.
+TEST(ConvertChanges, LeaveWhatMegatronSaysOfItsKeys) {
+  const ScratchDirectory scratch;
+  const std::string source = "megatron/muon_distopt_tp2_dp2/data", out = scratch / "out";
+  ASSERT_EQ(convert({source, out, "--to", "megatron", "--momentum", "ema"}).exit, 0);
+  const auto metadata = [](const std::string& path) {
+    const std::string json = inspect({path, "--tensors", "--json"});
+    const std::size_t at = json.find("\"content_metadata\": {");
+    EXPECT_NE(at, std::string::npos) << json;
+    return json.substr(at, json.find('}', at) - at);
+  };
+  EXPECT_EQ(metadata(out), metadata(source));
+}
+
+// Weights that one side alone stores are not equal bytes of two files.
+TEST(ConvertChanges, DiffCountsWhatIsDerived) {
+  const ScratchDirectory scratch;
+  const std::string source = "megatron/muon_distopt_tp2_dp2/data", out = scratch / "out";
+  ASSERT_EQ(convert({source, out, "--to", "megatron-fsdp"}).exit, 0);
+  const std::string text = inspect({source, "--diff", out});
+  EXPECT_NE(text.find("of those tensors 17 are stored on one side alone"), std::string::npos)
+      << text;
+  EXPECT_EQ(inspect({source, "--diff", source}).find("on one side alone"), std::string::npos);
+}
+
 // A DCP has words for numbers.
 TEST(ConvertChanges, ByWayOfADcpNumbersAreNumbersAgain) {
   const ScratchDirectory scratch;
