@@ -96,6 +96,10 @@ bool starts_anew(const Catalog& catalog) {
          });
 }
 
+bool lies_beside(const Catalog& catalog, std::string_view path) {
+  return std::ranges::find(catalog.beside, path, &BesideEntry::path) != catalog.beside.end();
+}
+
 bool states_without_groups(const ResumeQuestion& question) {
   const Catalog& catalog = question.catalog;
   return catalog.groups.empty() &&

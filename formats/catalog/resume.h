@@ -69,6 +69,8 @@ bool starts_anew(const Catalog& catalog);
 inline constexpr std::string_view kStartsAnew =
     "weights only: no optimizer state is in it; a job that loads it starts a new optimizer, which "
     "is no resume";
+// Whether a file or folder of that name was seen beside what was read.
+bool lies_beside(const Catalog& catalog, std::string_view path);
 // States of an optimizer, and no parameter group that says how it is set: torch's loaders ask for
 // each setting.
 bool states_without_groups(const ResumeQuestion& question);

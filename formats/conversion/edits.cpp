@@ -190,7 +190,7 @@ void rename_to(const NewNames& names, Catalog& content) {
   };
   for (TensorEntry& tensor : content.tensors) {
     // A number in its key stays: whoever loads it counts parameters, whatever they are called.
-    if (!rename(tensor.name) || number_in_key(tensor)) continue;
+    if (!rename(tensor.name) || place_of_number(tensor)) continue;
     tensor.key.reset();
     tensor.path.clear();
   }

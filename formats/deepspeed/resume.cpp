@@ -11,6 +11,7 @@
 #include "ebb/formats/deepspeed/deepspeed.h"
 #include "ebb/formats/deepspeed/experts.h"
 #include "ebb/formats/deepspeed/names.h"
+#include "ebb/formats/state_dict/groups.h"
 
 namespace ebb::formats {
 namespace deepspeed {
@@ -87,18 +88,14 @@ bool experts_among_others(const ResumeQuestion& question) {
   return has_experts(question) && !is_parallel(question);
 }
 
-bool lies_beside(const Catalog& catalog, std::string_view begin) {
-  return std::ranges::any_of(catalog.beside, [&](const BesideEntry& entry) {
-    return std::string_view(entry.path).starts_with(begin);
-  });
-}
-
 // transformers' Trainer asks for two files of its own, for the second where its scheduler is none
 // of DeepSpeed's. The first that is missing of a folder that has others of them; "": none.
 std::string_view missing_of_trainers(const Catalog& catalog) {
   constexpr std::string_view kState = "trainer_state.json", kScheduler = "scheduler.pt";
   const bool state = lies_beside(catalog, kState), scheduler = lies_beside(catalog, kScheduler);
-  if (!state && !scheduler && !lies_beside(catalog, "rng_state")) return {};
+  const bool numbers = std::ranges::any_of(
+      catalog.beside, [](const auto& entry) { return entry.path.starts_with("rng_state"); });
+  if (!state && !scheduler && !numbers) return {};
   if (!state) return kState;
   const Value* own = value_at(catalog, {"lr_scheduler"});
   const bool of_deepspeed = own != nullptr && own->kind == Value::Kind::dict;
@@ -110,8 +107,7 @@ bool groups_without_settings(const ResumeQuestion& question) {
   const Catalog& catalog = question.catalog;
   if (std::ranges::find(catalog.notes, kElastic) != catalog.notes.end()) return false;
   return std::ranges::any_of(catalog.groups, [](const GroupEntry& group) {
-    return !group.params.empty() &&
-           std::ranges::none_of(group.settings, [](const auto& s) { return s.first == "lr"; });
+    return !group.params.empty() && setting_of(group, "lr") == nullptr;
   });
 }
 
@@ -208,9 +204,8 @@ bool other_settings_in_stage3(const ResumeQuestion& question) {
   return std::ranges::any_of(groups.front().settings, [&](const auto& setting) {
     if (setting.second.kind == Value::Kind::string) return false;
     return std::any_of(groups.begin() + 1, groups.end(), [&](const GroupEntry& group) {
-      const auto own =
-          std::ranges::find(group.settings, setting.first, [](const auto& s) { return s.first; });
-      return own == group.settings.end() || !alike(own->second, setting.second);
+      const Value* own = setting_of(group, setting.first);
+      return own == nullptr || !alike(*own, setting.second);
     });
   });
 }

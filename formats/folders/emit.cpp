@@ -15,6 +15,7 @@
 #include "ebb/formats/catalog/value_alike.h"
 #include "ebb/formats/core/json_text.h"
 #include "ebb/formats/dcp/dcp.h"
+#include "ebb/formats/folders/file_names.h"
 #include "ebb/formats/folders/folder_keys.h"
 #include "ebb/formats/folders/folders.h"
 #include "ebb/formats/folders/joined_plan.h"
@@ -28,7 +29,6 @@ namespace folders {
 namespace {
 
 constexpr std::uint64_t kModelBytes = 5'000'000'000;  // of one file, as transformers cut it
-constexpr std::string_view kStateFile = "trainer_state.json";
 
 std::string_view first_word(const std::vector<PathItem>& path) {
   const auto* word = path.empty() ? nullptr : std::get_if<std::string>(&path.front());

@@ -13,6 +13,10 @@ namespace ebb::formats::folders {
 
 inline constexpr std::size_t kMostRanks = 64;  // files of one kind that are read
 
+// Of a Trainer's own, which accelerate alone does not leave.
+inline constexpr std::string_view kStateFile = "trainer_state.json";
+inline constexpr std::string_view kSchedulerFile = "scheduler.pt";
+
 bool on_top(std::string_view name);
 
 // What stands between them: nullopt where the name does not begin and end so.

@@ -16,7 +16,6 @@ using Kind = Part::Kind;
 using Bytes = Part::Bytes;
 
 constexpr std::size_t kMostModels = 64;  // and optimizers, of one save
-constexpr std::string_view kState = "trainer_state.json";
 constexpr std::string_view kIndex = ".index.json";
 
 // "optimizer" of the first, "optimizer_1" of the next.
@@ -115,8 +114,9 @@ void add_job(const SourceTree& tree, std::vector<Part>& parts) {
     std::string key(name.substr(0, name.rfind('.')));
     parts.push_back({Kind::job, bytes, std::move(key), {}, {}, {std::string(name)}});
   };
-  add(kState, Bytes::json);
-  for (const std::string_view name : {"scheduler.pt", "scheduler.bin", "scaler.pt"})
+  add(kStateFile, Bytes::json);
+  for (const std::string_view name :
+       {kSchedulerFile, std::string_view("scheduler.bin"), std::string_view("scaler.pt")})
     add(name, Bytes::torch_save);
   for (std::size_t number = 1; number < kMostModels; ++number)
     add(numbered("scheduler", number) + ".bin", Bytes::torch_save);
@@ -138,7 +138,7 @@ std::vector<Part> parts_of(const SourceTree& tree, Model model, Optimizer optimi
 
 // accelerate's save_state lays down random numbers of each process, and no state of a Trainer.
 bool is_accelerates(const SourceTree& tree) {
-  if (tree.find(kState) != nullptr) return false;
+  if (tree.find(kStateFile) != nullptr) return false;
   return std::ranges::any_of(tree.entries(), [](const SourceTree::Entry& entry) {
     return number_between(entry.name, "random_states_", ".pkl").has_value();
   });

@@ -11,7 +11,6 @@
 #include "ebb/formats/catalog/composite.h"
 #include "ebb/formats/catalog/key_path.h"
 #include "ebb/formats/core/float_cast.h"
-#include "ebb/formats/core/number_text.h"
 #include "ebb/formats/folders/folder_keys.h"
 #include "ebb/formats/folders/folders.h"
 #include "ebb/formats/folders/layout.h"
@@ -54,13 +53,6 @@ Path state_in(const TensorEntry& tensor) {
     if (joined(last) == tensor.state) return last;
   }
   return {tensor.state};
-}
-
-std::optional<std::size_t> number_of(const PathItem& item) {
-  if (const auto* number = std::get_if<std::int64_t>(&item))
-    return *number < 0 ? std::nullopt : std::optional(static_cast<std::size_t>(*number));
-  const auto& text = std::get<std::string>(item);
-  return is_index(text) ? parse_number<std::size_t>(text) : std::nullopt;
 }
 
 // Formats without nesting have keys of one piece.

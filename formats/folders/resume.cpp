@@ -27,25 +27,24 @@ std::string why_not(const ResumeQuestion& question) {
   return folders::fit_of(question.catalog).why();
 }
 
-constexpr std::string_view kState = "trainer_state.json";
-constexpr std::string_view kScheduler = "scheduler.pt";
-
 // accelerate alone calls the files of a job otherwise, and takes the scheduler's as it comes.
 bool is_trainers(const Catalog& catalog) {
-  return has_file(catalog, kState) || has_file(catalog, kScheduler) ||
+  return has_file(catalog, folders::kStateFile) || has_file(catalog, folders::kSchedulerFile) ||
          std::ranges::any_of(catalog.files, [](const FileEntry& file) {
            return file.name.starts_with("rng_state") && file.name.ends_with(".pth");
          });
 }
 
-bool lacks_state(const ResumeQuestion& question) { return !has_file(question.catalog, kState); }
+bool lacks_state(const ResumeQuestion& question) {
+  return !has_file(question.catalog, folders::kStateFile);
+}
 
 bool lacks_state_of_trainers(const ResumeQuestion& question) {
   return is_trainers(question.catalog) && lacks_state(question);
 }
 
 bool lacks_scheduler(const ResumeQuestion& question) {
-  return is_trainers(question.catalog) && !has_file(question.catalog, kScheduler);
+  return is_trainers(question.catalog) && !has_file(question.catalog, folders::kSchedulerFile);
 }
 
 // The first file of random numbers that one of the ranks has left, and another has not.
@@ -83,9 +82,7 @@ constexpr ResumeRule kRankWithoutNumbers{
 constexpr ResumeRule kNoAdapterConfig{
     Says::no,
     [](const ResumeQuestion& question) {
-      const std::vector<BesideEntry>& beside = question.catalog.beside;
-      return is_adapter(question.catalog) &&
-             std::ranges::find(beside, kAdapterConfig, &BesideEntry::path) == beside.end();
+      return is_adapter(question.catalog) && !lies_beside(question.catalog, kAdapterConfig);
     },
     "adapter_config.json is missing: the weights are an adapter's, and PEFT loads none without it"};
 constexpr std::string_view kNoState =

@@ -1,5 +1,6 @@
 #include "ebb/formats/catalog/key_path.h"
 #include "ebb/formats/catalog/resume.h"
+#include "ebb/formats/folders/file_names.h"
 #include "ebb/formats/folders/folder_keys.h"
 #include "ebb/formats/folders/folders.h"
 #include "ebb/formats/state_dict/small_tensors.h"
@@ -15,12 +16,11 @@ std::vector<Error> later_scheduler(const SourceTree& tree, const Catalog& catalo
   const Value* epoch = value_at(catalog, {"scheduler.last_epoch"});
   if (epoch == nullptr || epoch->kind != Value::Kind::integer || epoch->integer <= *catalog.step)
     return {};
-  Error error{
-      Code::corrupt,
-      compose("{}/scheduler.pt has counted {} steps, but {}.json only {}: files of two saves",
-              tree.root(), epoch->integer, folders::kTrainerStateKey, *catalog.step),
-      kCopyAgain};
-  error.place.file = "scheduler.pt";
+  Error error{Code::corrupt,
+              compose("{}/{} has counted {} steps, but {} only {}: files of two saves", tree.root(),
+                      folders::kSchedulerFile, epoch->integer, folders::kStateFile, *catalog.step),
+              kCopyAgain};
+  error.place.file = folders::kSchedulerFile;
   return {std::move(error)};
 }
 

@@ -122,21 +122,28 @@ Result<> SaidNames::check(std::size_t place, const StateShapes& states,
                              to_string(*param->shape), to_string(*other)));
 }
 
-std::optional<std::int64_t> number_in_key(const TensorEntry& tensor) {
+std::optional<std::size_t> place_of_number(const TensorEntry& tensor) {
   if (!tensor.key || is_weight(tensor.state)) return std::nullopt;
   for (std::size_t i = 1; i < tensor.path.size(); ++i) {
     if (tensor.path[i - 1] != PathItem("state")) continue;
-    if (const auto* number = std::get_if<std::int64_t>(&tensor.path[i])) return *number;
-    const auto& text = std::get<std::string>(tensor.path[i]);
-    if (is_index(text) && text != tensor.name) return parse_number<std::int64_t>(text);
+    const auto* text = std::get_if<std::string>(&tensor.path[i]);
+    if (text == nullptr || (is_index(*text) && *text != tensor.name)) return i;
   }
   return std::nullopt;
 }
 
+std::optional<std::size_t> number_of(const PathItem& item) {
+  if (const auto* number = std::get_if<std::int64_t>(&item))
+    return *number < 0 ? std::nullopt : std::optional(static_cast<std::size_t>(*number));
+  const auto& text = std::get<std::string>(item);
+  return is_index(text) ? parse_number<std::size_t>(text) : std::nullopt;
+}
+
 ParamNumbers::ParamNumbers(const Catalog& content, const Owner& owner) {
   for (const TensorEntry& tensor : content.tensors)
-    if (const auto number = number_in_key(tensor)) {
-      known_.emplace(tensor.name, *number);
+    if (const auto place = place_of_number(tensor)) {
+      const std::size_t number = number_of(tensor.path[*place]).value_or(0);
+      known_.emplace(tensor.name, static_cast<std::int64_t>(number));
       next_.emplace(owner(tensor.name), 0);
     }
 }

@@ -42,8 +42,10 @@ class SaidNames {
   std::size_t count_ = 0;
 };
 
-// The number by which its key calls the parameter of an optimizer's state; nullopt: by its name.
-std::optional<std::int64_t> number_in_key(const TensorEntry& tensor);
+// Where in its path an optimizer's state has the number of its parameter; nullopt: it has the name.
+std::optional<std::size_t> place_of_number(const TensorEntry& tensor);
+// A whole number, or the word for one, as a DCP has; nullopt: neither.
+std::optional<std::size_t> number_of(const PathItem& item);
 
 // What groups call their parameters, so that whoever loads them finds the states: a number where
 // the keys of the optimizer's states have numbers, a name elsewhere.

@@ -2,7 +2,6 @@
 #include <set>
 
 #include "ebb/formats/core/json_text.h"
-#include "ebb/formats/core/number_text.h"
 #include "ebb/formats/state_dict/names.h"
 #include "ebb/formats/state_dict/nesting.h"
 #include "ebb/formats/state_dict/numbers.h"
@@ -62,17 +61,11 @@ class Emitter {
   // Keys of a DCP are words, and torch.optim finds no states under words for numbers.
   void find_words_for_numbers() {
     for (const TensorEntry& tensor : content_.tensors) {
-      if (!number_in_key(tensor)) continue;
-      const std::vector<PathItem>& path = tensor.path;
-      for (std::size_t i = 1; i < path.size(); ++i)
-        if (path[i - 1] == PathItem("state") && is_number(path[i]))
-          counted_.emplace(path.begin(), path.begin() + static_cast<std::ptrdiff_t>(i));
+      const auto place = place_of_number(tensor);
+      if (place && std::holds_alternative<std::string>(tensor.path[*place]))
+        counted_.emplace(tensor.path.begin(),
+                         tensor.path.begin() + static_cast<std::ptrdiff_t>(*place));
     }
-  }
-
-  static bool is_number(const PathItem& item) {
-    const auto* word = std::get_if<std::string>(&item);
-    return word != nullptr && is_index(*word);
   }
 
   // With numbers for them.
@@ -80,9 +73,8 @@ class Emitter {
     for (const std::vector<PathItem>& states : counted_) {
       const bool below =
           path.size() > states.size() && std::equal(states.begin(), states.end(), path.begin());
-      if (!below || !is_number(path[states.size()])) continue;
-      const auto number = parse_number<std::int64_t>(std::get<std::string>(path[states.size()]));
-      if (number) path[states.size()] = PathItem(*number);
+      const auto number = below ? number_of(path[states.size()]) : std::nullopt;
+      if (number) path[states.size()] = PathItem(static_cast<std::int64_t>(*number));
     }
     return path;
   }

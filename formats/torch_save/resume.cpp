@@ -24,8 +24,7 @@ bool lacks_trainers_model(const ResumeQuestion& question) {
   const Catalog& catalog = question.catalog;
   const auto weighs = [](const TensorEntry& tensor) { return is_weight(tensor.state); };
   return std::ranges::none_of(catalog.tensors, weighs) &&
-         std::ranges::find(catalog.beside, "trainer_state.json", &BesideEntry::path) !=
-             catalog.beside.end();
+         lies_beside(catalog, "trainer_state.json");
 }
 
 using Says = ResumeRule::Says;

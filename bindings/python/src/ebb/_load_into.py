@@ -13,8 +13,8 @@ from torch import Tensor
 
 from . import _dtypes
 from ._checkpoint import Checkpoint, Place, TensorRef
-from ._progress import Progress, Wanted
 from ._memory import is_plain, why_not
+from ._progress import Progress, Wanted
 from .errors import LayoutError, Unsupported, UsageError
 
 _STAGED_BYTES = 8 << 20  # of one piece that passes through the host's memory
@@ -109,11 +109,10 @@ def load_model(
     nbytes = sum(math.prod(one.extents) * one.ref._dtype.itemsize for one in targets)
     with torch.no_grad(), Progress(progress, "reading", nbytes) as shown:
         load(weights, targets, workers, shown.add)
-        for name, module in extra.items():
-            if name in weights:
-                module.set_extra_state(weights[name].torch())
-    read_extra = sum(name in weights for name in extra)
-    return LoadReport(len(targets) + read_extra, nbytes, missing, unexpected, weights.notes)
+        told = [name for name in extra if name in weights]
+        for name in told:
+            extra[name].set_extra_state(weights[name].torch())
+    return LoadReport(len(targets) + len(told), nbytes, missing, unexpected, weights.notes)
 
 
 def _tensors_of(model: Any) -> tuple[dict[str, Tensor], dict[str, Any]]:
