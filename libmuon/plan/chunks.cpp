@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <map>
+#include <numeric>
 #include <utility>
 
 namespace ebb::libmuon {
@@ -15,13 +16,11 @@ constexpr std::uint64_t kMostChunks = std::uint64_t{1} << 22;
 
 }  // namespace
 
-// One owner's order, cut into chunks of equal length.
+// What all ranks know of the order in which one of them visits its items; or, of what each visits a
+// part of, all.
 struct Chunks::Line {
   std::vector<Item> items;
-  OwnerOrder order;
-  std::uint64_t per_chunk = 1;
-
-  std::uint64_t chunk_at(std::uint64_t place) const { return place / per_chunk; }
+  StepOrder order;
 };
 
 namespace {
@@ -30,13 +29,13 @@ bool at_owner(const StatePlan::OwnRun& run, std::uint32_t param, const ModelLayo
   return !trainer.in_parts() && trainer.holds({param, run.range}, run.owner);
 }
 
-// A parameter's matrices of one owner, one behind the other, travel as one range.
+// A parameter's matrices of one owner, or on shards, one behind the other, travel as one range.
 void append(const StatePlan& plan, std::vector<Transit>& transits, const Transit& next) {
   Transit* const last = transits.empty() ? nullptr : &transits.back();
   if (last != nullptr && last->param == next.param &&
       last->range.first + last->range.count == next.range.first &&
-      plan.run_of(next.param, last->range.first).range ==
-          plan.run_of(next.param, next.range.first).range)
+      (plan.on_shards(next.param) || plan.run_of(next.param, last->range.first).range ==
+                                         plan.run_of(next.param, next.range.first).range))
     last->range.count += next.range.count;
   else
     transits.push_back(next);
@@ -82,83 +81,87 @@ std::vector<FlatRange> not_in(std::span<const Transit> transits, const ItemPart&
   return missing;
 }
 
-}  // namespace
-
-Chunks::Chunks(const StatePlan& plan, std::uint64_t chunk_bytes) {
-  if (plan.placement() == Placement::shard)
-    take_turns(plan);
-  else
-    cut_lines(plan, chunk_bytes);
-  bring_adam(plan);
-}
-
-void Chunks::bring_adam(const StatePlan& plan) {
-  for (Chunk& chunk : chunks_) chunk.matrices = matrices_in(plan, chunk.weights).size();
-  const auto matrices = matrices_in(plan, chunks_.front().weights);
-  bound_first_.assign(matrices.begin(), matrices.end());
-  const Transits adam = adam_ranges(plan);
-  for (Transits* const first : {&chunks_.front().gradients, &bound_first_})
-    first->insert(first->end(), adam.begin(), adam.end());
-}
-
-void Chunks::take_turns(const StatePlan& plan) {
-  const ShardOrder& order = *plan.shard_order();
-  chunks_.resize(order.turns());
-  for (std::size_t chunk = 0; chunk < order.chunks(); ++chunk) {
-    const Transits matrices(order.chunk(chunk).begin(), order.chunk(chunk).end());
-    Chunk& prepares = chunks_[2 * chunk];
-    Chunk& finishes = chunks_[2 * chunk + ShardOrder::kTurnsBetween];
-    prepares.gradients = prepares.updates = finishes.results = finishes.weights = matrices;
-  }
-  cut_adam(plan.adam_line());
-  for (const Visit& visit : plan.schedule()) ++chunks_[plan.turn(visit)].visits_end;
-  for (std::size_t turn = 1; turn < count(); ++turn)
-    chunks_[turn].visits_end += chunks_[turn - 1].visits_end;
-}
-
-void Chunks::cut_lines(const StatePlan& plan, std::uint64_t chunk_bytes) {
-  std::map<std::uint32_t, ItemPacker> packers;
-  bool staged_somewhere = false;
+// So many that of the longest owner's line each stages at most that. One where no rank stages any.
+std::uint64_t chunks_of(const StatePlan& plan, std::uint64_t longest, std::uint64_t chunk_bytes) {
+  bool staged = false;
   std::uint32_t widest = 0;  // bytes of an element that travels
   for (std::uint32_t param = 0; param < plan.params(); ++param) {
     if (!plan.muon(param)) continue;
-    StatePlan::OwnRun run;
-    for (const ItemRange& whole : plan.wholes(param)) {
-      const FlatRange& range = whole.range;
-      if (range.first == run.range.first + run.range.count) {
-        run = plan.run_of(param, range.first);
-        staged_somewhere = staged_somewhere || !at_owner(run, param, plan.gradients()) ||
-                           !at_owner(run, param, plan.weights());
-      }
-      packers.try_emplace(index_of(run.owner), plan.tile_size().room())
-          .first->second.add(param, whole, plan.out(param));
+    for (std::uint64_t first = 0; first < plan.elems(param) && !staged;) {
+      const StatePlan::OwnRun run = plan.run_of(param, first);
+      staged = !at_owner(run, param, plan.gradients()) || !at_owner(run, param, plan.weights());
+      first += run.range.count;
     }
     const std::uint32_t ways = plan.columns().bound_masters() ? 2 : 1;  // weights come, too
     widest = std::max({widest, bytes_of(plan.gradients().staged_dtype(param)),
                        ways * bytes_of(plan.weights().dtype(param))});
   }
-  std::map<std::uint32_t, Line> lines;
+  if (!staged) return 1;
+  return std::clamp<std::uint64_t>(div_ceil(longest * widest, chunk_bytes), 1, kMostChunks);
+}
+
+}  // namespace
+
+Chunks::Chunks(const StatePlan& plan, std::uint64_t chunk_bytes)
+    : apart_(plan.placement() == Placement::shard) {
+  const std::vector<Line> lines = lines_of(plan);
   std::uint64_t longest = 0;
-  for (auto& [owner, packer] : packers) {
-    std::vector<Item> items = std::move(packer).items();
-    OwnerOrder order(items, plan.update_bytes() / sizeof(float), plan.tile_size().elems());
-    longest = std::max(longest, order.length() * widest);
-    lines.emplace(owner, Line{std::move(items), std::move(order)});
-  }
-  const std::uint64_t chunks =
-      staged_somewhere ? std::clamp<std::uint64_t>(div_ceil(longest, chunk_bytes), 1, kMostChunks)
-                       : 1;
-  chunks_.resize(chunks);
-  for (auto& [owner, line] : lines) {
-    line.per_chunk = std::max<std::uint64_t>(1, div_ceil(line.order.length(), chunks));
+  for (const Line& line : lines) longest = std::max(longest, line.order.length());
+  chunks_.resize(apart_ ? plan.shard_order()->turns() : chunks_of(plan, longest, chunk_bytes));
+  for (const Line& line : lines)
     for (std::size_t item = 0; item < line.items.size(); ++item)
       for (const Leg& leg : line.order.legs(line.items[item], item))
         cut_leg(plan, line, line.items[item], leg);
-  }
   cut_adam(plan.adam_line());
-  const auto own = lines.find(index_of(plan.rank()));
-  cut_schedule(plan, own == lines.end() ? nullptr : &own->second);
-  drop_idle();
+  cut_schedule(plan);
+  if (!apart_) drop_idle();
+  bring_adam(plan);
+}
+
+void Chunks::bring_adam(const StatePlan& plan) {
+  for (Chunk& chunk : chunks_) {
+    chunk.prepared = chunk.gradients.size();
+    const auto matrices = matrices_in(plan, chunk.weights);
+    chunk.finished = matrices.size();
+    chunk.bound.assign(matrices.begin(), matrices.end());
+  }
+  const Transits adam = adam_ranges(plan);
+  for (Transits* const first : {&chunks_.front().gradients, &chunks_.front().bound})
+    first->insert(first->end(), adam.begin(), adam.end());
+}
+
+// Of all owners; where state lies on shards, one of all matrices, which lie in it whole.
+std::vector<Chunks::Line> Chunks::lines_of(const StatePlan& plan) {
+  std::vector<Line> lines;
+  if (const ShardOrder* const turns = plan.shard_order(); turns != nullptr) {
+    std::vector<Item> items(turns->bundles());
+    std::vector<std::size_t> bundles(items.size());
+    std::iota(bundles.begin(), bundles.end(), std::size_t{0});
+    for (const std::size_t bundle : bundles)
+      for (const Transit& matrix : turns->bundle(bundle)) {
+        items[bundle].parts.push_back({matrix.param, matrix.range, items[bundle].elems});
+        items[bundle].elems += matrix.range.count;
+      }
+    StepOrder order = turns->step_order(items, bundles);
+    lines.push_back({std::move(items), std::move(order)});
+    return lines;
+  }
+  std::map<Rank, ItemPacker> packers;
+  for (std::uint32_t param = 0; param < plan.params(); ++param) {
+    StatePlan::OwnRun run;
+    for (const ItemRange& whole : plan.wholes(param)) {
+      if (whole.range.first == run.range.first + run.range.count)
+        run = plan.run_of(param, whole.range.first);
+      packers.try_emplace(run.owner, plan.tile_size().room())
+          .first->second.add(param, whole, plan.out(param));
+    }
+  }
+  for (auto& [owner, packer] : packers) {
+    std::vector<Item> items = std::move(packer).items();
+    StepOrder order(items, plan.update_bytes() / sizeof(float), plan.tile_size().elems());
+    lines.push_back({std::move(items), std::move(order)});
+  }
+  return lines;
 }
 
 // A chunk smaller than a tile may have nothing to bring: its visits are the next one's.
@@ -174,12 +177,13 @@ void Chunks::drop_idle() {
 void Chunks::cut_leg(const StatePlan& plan, const Line& line, const Item& item, const Leg& leg) {
   const bool brings = leg.action != Action::finish;
   if (!brings && !item.streaming.hands_out(leg.pass)) return;
+  const std::uint64_t per_chunk = line.order.per_chunk(count());
   const std::uint64_t tile_elems = plan.capacity(brings ? TileKind::momentum : TileKind::masters);
   const std::uint64_t all = leg.elems.first + leg.elems.count;
   std::uint64_t first = leg.elems.first;
   while (first < all) {
-    const std::uint64_t chunk = line.chunk_at(leg.place + first - leg.elems.first);
-    const std::uint64_t border = (chunk + 1) * line.per_chunk - leg.place + leg.elems.first;
+    const std::uint64_t chunk = (leg.place + first - leg.elems.first) / per_chunk;
+    const std::uint64_t border = (chunk + 1) * per_chunk - leg.place + leg.elems.first;
     const std::uint64_t end = std::min(all, formats::align_up(border, tile_elems));
     Transits& transits = brings ? chunks_[chunk].gradients : chunks_[chunk].weights;
     for (const FlatRange& some : needed(item, leg, {first, end - first}, tile_elems))
@@ -201,20 +205,19 @@ void Chunks::cut_adam(const AdamLine& line) {
   }
 }
 
-// AdamW tiles belong to the chunk of the matrix' tile before them; without any matrix, to that of
-// their place.
-void Chunks::cut_schedule(const StatePlan& plan, const Line* own) {
+// A visit belongs to the chunk that its line has it in, and is in no later one than that behind it.
+void Chunks::cut_schedule(const StatePlan& plan) {
   const std::vector<Visit>& schedule = plan.schedule();
+  const std::uint64_t per_chunk = plan.order().per_chunk(count());
   for (Chunk& one : chunks_) one.visits_end = schedule.size();
-  std::uint64_t chunk = 0;
-  for (std::size_t i = 0; i < schedule.size(); ++i) {
-    std::uint64_t next = chunk;
-    if (own == nullptr)
-      next = plan.place(schedule[i]) * count() / plan.adam_line().length();
-    else if (schedule[i].action != Action::local)
-      next = own->chunk_at(plan.place(schedule[i]));
-    for (; chunk < next; ++chunk) chunks_[chunk].visits_end = i;
+  std::size_t chunk = count() - 1;
+  for (std::size_t i = schedule.size(); i-- > 0;) {
+    const std::uint64_t own = schedule[i].action == Action::local
+                                  ? schedule[i].place * count() / plan.adam_line().length()
+                                  : schedule[i].place / per_chunk;
+    for (; chunk > own; --chunk) chunks_[chunk - 1].visits_end = i + 1;
   }
+  for (; chunk > 0; --chunk) chunks_[chunk - 1].visits_end = 0;
 }
 
 std::vector<Transit> adam_ranges(const StatePlan& plan) {

@@ -1,10 +1,10 @@
 // Chunks: a step cut into pieces whose gradients and new weights fit into little memory. A chunk
-// takes from every owner the next part of its own order (OwnerOrder), and of AdamW's ranges
+// takes from every owner the next part of its own order (StepOrder), and of AdamW's ranges
 // (AdamLine), so that each chunk has work for all ranks; all ranks know which ranges travel in
 // which chunk. A matrix larger than a chunk is cut, at borders of its owner's tiles: its gradient
 // flows into U tile by tile, its weights out of the masters' tiles.
 //
-// Where state lies on shards, chunks are the turns of ShardOrder.
+// Where state lies on shards there is one order for all ranks, and chunks are its turns.
 //
 // Owners do not depend on chunks. Pure arithmetic, the same on all ranks.
 #pragma once
@@ -31,13 +31,15 @@ class Chunks {
   std::span<const Transit> weights(std::size_t chunk) const { return chunks_[chunk].weights; }
   // Weights that the trainer has bound, on their way to who keeps the state, beside gradients.
   // What of a matrix leaves in a chunk is visited in that; AdamW's all come with the first.
-  std::span<const Transit> bound(std::size_t chunk) const {
-    if (chunk == 0) return bound_first_;
-    return std::span(chunks_[chunk].weights).first(chunks_[chunk].matrices);
+  std::span<const Transit> bound(std::size_t chunk) const { return chunks_[chunk].bound; }
+  // Where state lies on shards: whose U goes to the owners behind the chunk, and whose O comes back
+  // before it.
+  std::span<const Transit> updates(std::size_t chunk) const {
+    return std::span(chunks_[chunk].gradients).first(apart_ ? chunks_[chunk].prepared : 0);
   }
-  // Of turns: whose U goes to the owners behind the chunk, and whose O comes back before it.
-  std::span<const Transit> updates(std::size_t chunk) const { return chunks_[chunk].updates; }
-  std::span<const Transit> results(std::size_t chunk) const { return chunks_[chunk].results; }
+  std::span<const Transit> results(std::size_t chunk) const {
+    return std::span(chunks_[chunk].weights).first(apart_ ? chunks_[chunk].finished : 0);
+  }
   // Behind the last visit of this rank's schedule that belongs to the chunk.
   std::size_t visits_end(std::size_t chunk) const { return chunks_[chunk].visits_end; }
 
@@ -45,21 +47,20 @@ class Chunks {
   struct Line;
   using Transits = std::vector<Transit>;
   struct Chunk {
-    Transits gradients, weights, updates, results;
-    std::size_t matrices = 0;  // of weights
+    Transits gradients, weights, bound;
+    std::size_t prepared = 0, finished = 0;  // of gradients, of weights: matrices
     std::size_t visits_end = 0;
   };
-  void cut_lines(const StatePlan& plan, std::uint64_t chunk_bytes);
-  void take_turns(const StatePlan& plan);
+  static std::vector<Line> lines_of(const StatePlan& plan);
   // What the visits of a leg bring, or hand out.
   void cut_leg(const StatePlan& plan, const Line& line, const Item& item, const Leg& leg);
   void cut_adam(const AdamLine& line);
-  void cut_schedule(const StatePlan& plan, const Line* own);  // null: it owns no matrix
+  void cut_schedule(const StatePlan& plan);
   void drop_idle();
   void bring_adam(const StatePlan& plan);
 
+  bool apart_;  // matrices are made whole for their updates alone
   std::vector<Chunk> chunks_;
-  Transits bound_first_;
 };
 
 // All ranges of AdamW's parameters.

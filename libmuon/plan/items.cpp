@@ -122,7 +122,7 @@ void Items::add_moments(const From& from) {
 // This rank's part of each bundle that it has some of.
 void Items::add_shards(const From& from) {
   const ModelLayout& shards = from.layouts.shards();
-  order_.emplace(all_, 0, from.tiles.elems());  // no matrices
+  std::vector<std::size_t> bundles;  // by item
   shard_order_.emplace(ShardOrder::From{from.model, shards, from.layouts.matrices(),
                                         from.tiles.room(), from.update_bytes});
   for (std::size_t bundle = 0; bundle < shard_order_->bundles(); ++bundle) {
@@ -136,8 +136,9 @@ void Items::add_shards(const From& from) {
     if (item.elems == 0) continue;
     decays_.push_back(decays_before(from.model, item));
     all_.push_back(std::move(item));
-    bundles_.push_back(bundle);
+    bundles.push_back(bundle);
   }
+  order_ = shard_order_->step_order(all_, bundles);
 }
 
 // Of the matrices that this rank computes, in the order of the model.

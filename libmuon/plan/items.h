@@ -11,9 +11,10 @@
 
 #include "ebb/libmuon/plan/adam_line.h"
 #include "ebb/libmuon/plan/columns.h"
+#include "ebb/libmuon/plan/item.h"
 #include "ebb/libmuon/plan/layouts.h"
-#include "ebb/libmuon/plan/owner_order.h"
 #include "ebb/libmuon/plan/shard_order.h"
+#include "ebb/libmuon/plan/step_order.h"
 
 namespace ebb::libmuon {
 
@@ -54,8 +55,6 @@ class Items {
   std::uint32_t matrices() const { return static_cast<std::uint32_t>(decays_.size()); }
   // Whether gradients of such an item need its masters.
   bool decays(std::uint32_t item) const { return decays_[item]; }
-  // Which of the bundles such an item is of. REQUIRES: Placement::shard.
-  std::size_t bundle(std::uint32_t item) const { return bundles_[item]; }
 
   // Parts of the item of second moments, maybe empty ones: of each item of matrices, or in
   // Placement::shard of each matrix that is computed here, whose chunk lent_in() says.
@@ -63,8 +62,8 @@ class Items {
   std::uint32_t lent_in(std::size_t matrix) const { return lent_in_[matrix]; }
   std::uint32_t moments_item() const { return matrices(); }  // it comes next
 
-  // Of this rank's matrices; of none in Placement::shard.
-  const OwnerOrder& order() const { return *order_; }
+  // Of those that are matrices.
+  const StepOrder& order() const { return *order_; }
   // Of all ranks' matrices; of none in Placement::owner.
   const ShardOrder* shard_order() const { return shard_order_ ? &*shard_order_ : nullptr; }
   // Of all ranks' AdamW ranges.
@@ -87,10 +86,9 @@ class Items {
   std::vector<ItemRange> wholes_;           // by parameter
   std::vector<std::uint32_t> first_whole_;  // of a parameter, and one behind the last
   std::vector<bool> decays_;
-  std::vector<std::size_t> bundles_;
   std::vector<FlatRange> moments_;
   std::vector<std::uint32_t> lent_in_;
-  std::optional<OwnerOrder> order_;
+  std::optional<StepOrder> order_;
   std::optional<ShardOrder> shard_order_;
   AdamLine adam_line_;
   double flops_ = 0;

@@ -87,15 +87,6 @@ class ChunkLoad {
   ShardLoad staged_;
 };
 
-void append(std::vector<Transit>& chunk, const Transit& next) {
-  Transit* const last = chunk.empty() ? nullptr : &chunk.back();
-  if (last != nullptr && last->param == next.param &&
-      last->range.first + last->range.count == next.range.first)
-    last->range.count += next.range.count;
-  else
-    chunk.push_back(next);
-}
-
 // Of what an owner gathers in a chunk: as long as each of them has a matrix in every chunk, there
 // are several.
 std::uint64_t gathered_at_most(const ShardOrder::From& from,
@@ -176,16 +167,22 @@ void ShardOrder::cut(const From& from) {
   ChunkLoad load(from);
   for (const std::size_t bundle : in_order(from)) {
     load.add(bundles_[bundle]);
-    if (chunks_.empty() || load.most_gathered() > most_gathered ||
+    if (chunks_ == 0 || load.most_gathered() > most_gathered ||
         load.most_staged() > from.chunk_bytes) {
-      chunks_.emplace_back();
+      ++chunks_;
       load = ChunkLoad(from);
       load.add(bundles_[bundle]);
     }
-    chunk_of_[bundle] = chunks_.size() - 1;
+    chunk_of_[bundle] = chunks_ - 1;
   }
-  for (std::size_t bundle = 0; bundle < bundles_.size(); ++bundle)
-    for (const Transit& matrix : bundles_[bundle]) append(chunks_[chunk_of_[bundle]], matrix);
+}
+
+StepOrder ShardOrder::step_order(std::span<const Item> items,
+                                 std::span<const std::size_t> bundles) const {
+  StepOrder::Turns order{.momentum = {}, .between = kTurnsBetween, .count = turns()};
+  for (const std::size_t bundle : bundles)
+    order.momentum.push_back(turn_of(chunk_of_[bundle], TileKind::momentum));
+  return StepOrder(items, order);
 }
 
 }  // namespace ebb::libmuon

@@ -19,9 +19,10 @@
 #include <vector>
 
 #include "ebb/libmuon/plan/columns.h"
+#include "ebb/libmuon/plan/item.h"
 #include "ebb/libmuon/plan/model.h"
 #include "ebb/libmuon/plan/model_layout.h"
-#include "ebb/libmuon/plan/owner_order.h"
+#include "ebb/libmuon/plan/step_order.h"
 
 namespace ebb::libmuon {
 
@@ -47,27 +48,24 @@ class ShardOrder {
   std::size_t bundles() const { return bundles_.size(); }
   std::span<const Transit> bundle(std::size_t number) const { return bundles_[number]; }
 
-  std::size_t chunks() const { return chunks_.size(); }
-  // All of its matrices; those of a parameter that lie side by side as one range.
-  std::span<const Transit> chunk(std::size_t number) const { return chunks_[number]; }
-
-  std::size_t turns() const { return chunks_.empty() ? 1 : 2 * chunks_.size() + kTurnsBetween - 1; }
+  std::size_t chunks() const { return chunks_; }
   std::size_t chunk_of(std::size_t bundle) const { return chunk_of_[bundle]; }
-  // When a bundle's momentum or masters move: tiles of that kind are visited.
-  std::size_t turn_of(std::size_t bundle, TileKind kind) const {
-    return turn_of_chunk(chunk_of_[bundle], kind);
-  }
-  static std::size_t turn_of_chunk(std::size_t chunk, TileKind kind) {
+  std::size_t turns() const { return chunks_ == 0 ? 1 : 2 * chunks_ + kTurnsBetween - 1; }
+  // When a chunk's momentum or masters move: tiles of that kind are visited.
+  static std::size_t turn_of(std::size_t chunk, TileKind kind) {
     return 2 * chunk + (kind == TileKind::momentum ? 0 : kTurnsBetween);
   }
+  // The turns of items, each of which is of such a bundle.
+  StepOrder step_order(std::span<const Item> items, std::span<const std::size_t> bundles) const;
 
  private:
   void pack(const From& from);
   std::vector<std::size_t> in_order(const From& from) const;
   void cut(const From& from);
 
-  std::vector<std::vector<Transit>> bundles_, chunks_;
+  std::vector<std::vector<Transit>> bundles_;
   std::vector<std::size_t> chunk_of_;  // by bundle
+  std::size_t chunks_ = 0;
 };
 
 }  // namespace ebb::libmuon

@@ -105,10 +105,7 @@ Result<StatePlan> StatePlan::make(const ModelSpec& model, const PartitionSpec& p
   plan.find_derived(model);
   EBB_TRY(check_tiles(plan));
   plan.lay_tiles();
-  if (plan.placement() == Placement::shard)
-    plan.order_turns();
-  else
-    plan.order_visits();
+  plan.order_visits();
   plan.digest_ = digest_of(model, plan, classes);
   return plan;
 }

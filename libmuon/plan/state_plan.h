@@ -37,7 +37,7 @@ bool has_tiles(const ModelSpec& model, std::uint32_t param, TileKind kind);
 class StatePlan {
  public:
   // Fails (Code::layout, Code::usage, Code::unsupported) naming the parameter or the setting.
-  // `update_bytes`: room for the updates of two matrices, where they need no more (OwnerOrder), or
+  // `update_bytes`: room for the updates of two matrices, where they need no more (StepOrder), or
   // for those of a chunk (ShardOrder); the same on all ranks. What lies where does not depend on
   // it, nor on `stream_above`: updates that take more bytes, in fp32, are streamed where their
   // matrix can be (streams()).
@@ -88,7 +88,7 @@ class StatePlan {
   // What is computed at once (Items).
   const std::vector<Item>& items() const { return items_.all(); }
   std::span<const ItemRange> wholes(std::uint32_t param) const { return items_.wholes(param); }
-  const OwnerOrder& order() const { return items_.order(); }
+  const StepOrder& order() const { return items_.order(); }
   const ShardOrder* shard_order() const { return items_.shard_order(); }
   double newton_schulz_flops() const { return items_.newton_schulz_flops(); }
   std::uint64_t adam_elems() const { return items_.adam_elems(); }
@@ -108,17 +108,12 @@ class StatePlan {
     return items()[visit.item].streaming.hands_out(visit.pass);
   }
   // The visits of one step, in that order: those of matrices by their place on the line of order(),
-  // AdamW's by that on a line of adam_line().length(), which keeps step with it. In
-  // Placement::shard both by their turn.
+  // AdamW's by that on a line of adam_line().length(), which keeps step with it.
   const std::vector<Visit>& schedule() const { return schedule_; }
   // The tile of a visit; where there is none, what one of masters would hold.
   const TileEntry& entry(const Visit& visit) const {
     return (visit.has_tile() ? tiles_ : hand_outs_)[visit.tile];
   }
-  // Where a visit is on its line. REQUIRES: Placement::owner, or AdamW's.
-  std::uint64_t place(const Visit& visit) const;
-  // REQUIRES: Placement::shard.
-  std::size_t turn(const Visit& visit) const;
   // Where a batch's second moments lie in their tile; count 0 if it has none.
   FlatRange moments_of(const ModelSpec& model, const Visit& visit, const ItemBatch& batch) const;
 
@@ -170,7 +165,7 @@ class StatePlan {
   std::vector<Visit> visits_to_moments(std::uint64_t tile) const;
   std::vector<Visit> lending_visits(std::uint64_t tile) const;
   void order_visits();
-  void order_turns();
+  std::uint64_t place(const Visit& visit) const;
 
   Columns columns_;
   Layouts layouts_;

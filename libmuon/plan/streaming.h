@@ -65,7 +65,7 @@ struct Streaming {
 };
 
 // A part of what a step does with an item: that action on tiles of such elements, which
-// begin at a place on the line of OwnerOrder.
+// begin at a place on the line of StepOrder.
 struct Leg {
   Action action = Action::prepare;
   std::uint32_t pass = 1;

@@ -110,36 +110,35 @@ std::vector<Visit> StatePlan::visits_to_moments(std::uint64_t tile) const {
 // shares the smaller never comes behind the larger; of equal ones AdamW's is first. What decays
 // comes before the momentum that begins where it does, second moments before the masters.
 void StatePlan::order_visits() {
-  struct Placed {
-    double share = 0;
-    Visit visit;
-    auto key() const {
-      const bool first = visit.action == Action::decay || visit.action == Action::normalise;
-      return std::tuple(share, !first, visit.tile);
-    }
+  std::vector<Visit> adam, muon;
+  const auto add = [&](Visit visit) {
+    visit.place = place(visit);
+    (visit.action == Action::local ? adam : muon).push_back(visit);
   };
-  std::vector<Placed> adam, muon;
-  const auto add = [&](const Visit& visit) {
-    const bool is_adam = visit.action == Action::local;
-    const std::uint64_t length = is_adam ? adam_line().length() : order().length();
-    (is_adam ? adam : muon)
-        .push_back({static_cast<double>(place(visit)) / static_cast<double>(length), visit});
-  };
-  for (std::uint64_t i = 0; i < tiles_.size(); ++i)
-    for (const Visit& visit : visits_to(i)) add(visit);
+  for (std::uint64_t i = 0; i < tiles_.size(); ++i) std::ranges::for_each(visits_to(i), add);
   for (std::uint64_t i = 0; i < hand_outs_.size(); ++i)
     add({i, hand_outs_[i].item, Action::hand_out});
-  std::ranges::sort(muon, {}, &Placed::key);
-  std::ranges::sort(adam, {}, &Placed::key);
-  std::vector<Placed> all;
-  std::ranges::merge(adam, muon, std::back_inserter(all), {}, &Placed::share, &Placed::share);
-  for (const Placed& one : all) schedule_.push_back(one.visit);
+  std::ranges::sort(muon, {}, [](const Visit& visit) {
+    const bool first = visit.action == Action::decay || visit.action == Action::normalise ||
+                       visit.action == Action::take_back;
+    return std::tuple(visit.place, !first, visit.tile);
+  });
+  std::ranges::sort(adam, {}, &Visit::place);
+  const auto share = [this](const Visit& visit) {
+    const bool is_adam = visit.action == Action::local;
+    return static_cast<double>(visit.place) /
+           static_cast<double>(is_adam ? adam_line().length() : order().length());
+  };
+  std::ranges::merge(adam, muon, std::back_inserter(schedule_), {}, share, share);
 }
 
 std::uint64_t StatePlan::place(const Visit& visit) const {
   const std::uint64_t first = entry(visit).first;
   const auto on_line = [&](Action leg, std::uint64_t element) {
     return order().place(visit.item, leg, visit.pass, element);
+  };
+  const auto in_turn = [&](TileKind with) {
+    return order().length() / shard_order()->turns() * ShardOrder::turn_of(visit.item, with);
   };
   switch (visit.action) {
     case Action::decay:
@@ -149,36 +148,17 @@ std::uint64_t StatePlan::place(const Visit& visit) const {
       return on_line(visit.action, first);
     case Action::normalise:
       return on_line(Action::finish, 0);
+    case Action::lend:
+      return in_turn(TileKind::momentum);
+    case Action::take_back:
+      return in_turn(TileKind::masters);
     case Action::finish:
     case Action::hand_out:
       return on_line(Action::finish, first);
     case Action::local:
-    case Action::lend:
       break;
   }
   return first;
-}
-
-// In a turn what decays comes first, and AdamW's tiles lie evenly between the others.
-void StatePlan::order_turns() {
-  struct Turn {
-    std::vector<Visit> adam, decays, muon;
-  };
-  std::vector<Turn> turns(shard_order()->turns());
-  const auto add = [&](const Visit& visit) {
-    Turn& its = turns[turn(visit)];
-    (visit.action == Action::local   ? its.adam
-     : visit.action == Action::decay ? its.decays
-                                     : its.muon)
-        .push_back(visit);
-  };
-  for (std::uint64_t i = 0; i < tiles_.size(); ++i) std::ranges::for_each(visits_to(i), add);
-  for (std::uint64_t i = 0; i < hand_outs_.size(); ++i)
-    add({i, hand_outs_[i].item, Action::hand_out});
-  for (Turn& one : turns) {
-    std::ranges::copy(one.muon, std::back_inserter(one.decays));
-    std::ranges::copy(spread_between(one.decays, one.adam), std::back_inserter(schedule_));
-  }
 }
 
 // Second moments of a chunk's matrices go out with its momentum, and come back with its masters.
@@ -191,20 +171,9 @@ std::vector<Visit> StatePlan::lending_visits(std::uint64_t tile) const {
       chunks.insert(items_.lent_in(i));
   std::vector<Visit> visits;
   for (const std::uint32_t chunk : chunks)
-    for (const Action action : {Action::lend, Action::normalise})
+    for (const Action action : {Action::lend, Action::take_back})
       visits.push_back({tile, chunk, action});
   return visits;
-}
-
-std::size_t StatePlan::turn(const Visit& visit) const {
-  if (visit.action == Action::lend)
-    return ShardOrder::turn_of_chunk(visit.item, TileKind::momentum);
-  if (visit.action == Action::normalise)
-    return ShardOrder::turn_of_chunk(visit.item, TileKind::masters);
-  const TileEntry& tile = entry(visit);
-  const TileKind with = visit.action == Action::decay ? TileKind::momentum : tile.kind;
-  if (with != TileKind::adam) return shard_order()->turn_of(items_.bundle(tile.item), with);
-  return tile.first * shard_order()->turns() / adam_line().length();
 }
 
 }  // namespace ebb::libmuon

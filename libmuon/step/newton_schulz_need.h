@@ -5,7 +5,7 @@
 #include <span>
 
 #include "ebb/libmuon/kernels/table.h"
-#include "ebb/libmuon/plan/owner_order.h"
+#include "ebb/libmuon/plan/item.h"
 
 namespace ebb::libmuon {
 

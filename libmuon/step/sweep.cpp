@@ -33,7 +33,7 @@ libswap::Lift::Size lifted(const StatePlan& plan) { return {plan.tile_bytes(), p
 Sweep::Workspace Sweep::workspace(const ModelSpec& model, const StatePlan& plan,
                                   const Accelerator* accelerator) {
   const std::uint64_t updates = plan.order().room() * sizeof(float);
-  const auto matrices = std::span(plan.items()).first(plan.order().items());
+  const auto matrices = std::span(plan.items()).first(plan.order().updates());
   const std::uint64_t scratch = newton_schulz_need(model, matrices, accelerator);
   const std::uint64_t all = updates + scratch + kBothVerdicts;
   if (accelerator != nullptr)
@@ -161,10 +161,11 @@ Event Sweep::work(const Visited& visit, std::vector<Leaving>& out) {
     case Action::prepare:
     case Action::again:
       return prepare(visit);
-    case Action::lend:
-      return move_moments(visit);
     case Action::normalise:
-      return ports_.moments ? move_moments(visit) : normalise(visit);
+      return normalise(visit);
+    case Action::lend:
+    case Action::take_back:
+      return move_moments(visit);
     case Action::finish:
     case Action::hand_out:
       return finish(visit, out);

@@ -4,7 +4,7 @@
 // An update is a stream of tiles: momentum tiles make an item's U, which becomes O in the same
 // place while the tiles of its neighbours are paged, master tiles apply it; where the trainer keeps
 // the masters it is handed out as it is, in their place in the schedule. There is room for the
-// updates of two items, or of one (OwnerOrder), or for a part of one that is streamed. Where state
+// updates of two items, or of one (StepOrder), or for a part of one that is streamed. Where state
 // lies on shards, updates become whole elsewhere (Updates).
 //
 // Owns its rooms of updates; borrows the cache, and all that Parts has.

@@ -43,7 +43,7 @@ void expect_tiles_of_their_own(DType weight, const StateDTypes& dtypes) {
           const bool keeps = tile.kind == TileKind::bound;
           EXPECT_EQ(visited.contains(i), !keeps);
           EXPECT_EQ((*plan).has_weights(tile), keeps);
-          if (keeps && tile.item < (*plan).order().items()) kept.emplace(tile.item, tile.first);
+          if (keeps && tile.item < (*plan).order().updates()) kept.emplace(tile.item, tile.first);
           for (const auto& segment : (*plan).segments(tile)) {
             const std::string& state = (*plan).columns().names()[segment.state];
             EXPECT_EQ(state == (in_halves ? "param" : "master"), keeps);

@@ -166,6 +166,19 @@ TEST(ShardOrder, VisitsInATurnWhatTravelsForItAndAllThatIsAdamWs) {
   });
 }
 
+std::vector<Transit> matrices_of(const ShardOrder& order, std::size_t chunk) {
+  std::vector<Transit> all;
+  for (std::size_t bundle = 0; bundle < order.bundles(); ++bundle)
+    if (order.chunk_of(bundle) == chunk)
+      std::ranges::copy(order.bundle(bundle), std::back_inserter(all));
+  return all;
+}
+
+// Of one of a matrix.
+std::size_t turn_of(const StatePlan& plan, const Visit& visit) {
+  return visit.place * plan.shard_order()->turns() / plan.order().length();
+}
+
 // An owner gathers no more than a chunk's bytes, and nobody stages more, but for one bundle.
 TEST(ShardOrder, KeepsWhatIsGatheredAndStagedWithinTheChunkSize) {
   for_all_cases([](const Case& c) {
@@ -173,12 +186,12 @@ TEST(ShardOrder, KeepsWhatIsGatheredAndStagedWithinTheChunkSize) {
     const ShardOrder& order = *first.shard_order();
     std::vector<std::size_t> bundles(order.chunks(), 0);
     for (std::size_t bundle = 0; bundle < order.bundles(); ++bundle)
-      ++bundles[order.turn_of(bundle, TileKind::momentum) / 2];
+      ++bundles[order.chunk_of(bundle)];
     for (std::uint32_t rank = 0; rank < c.ranks; ++rank) {
       const StatePlan plan = plan_of(c, rank);
       for (std::size_t chunk = 0; chunk < order.chunks(); ++chunk) {
         std::uint64_t gathered = 0, staged = 0;
-        for (const Transit& transit : order.chunk(chunk)) {
+        for (const Transit& transit : matrices_of(order, chunk)) {
           const std::uint64_t u = bytes_of(plan.updates().dtype(transit.param)),
                               o = bytes_of(plan.results().dtype(transit.param));
           gathered += computed(plan, transit) * (u == o ? u : u + o);
@@ -206,8 +219,8 @@ TEST(ShardOrder, LaysTilesThatDoNotDependOnTheChunkSize) {
   });
 }
 
-// Masters that decay in the gradient are read before all momentum of their turn, and are not
-// changed there; the others are visited once.
+// Masters that decay in the gradient are read before the momentum of their item, in its turn, and
+// are not changed there; the others are visited once.
 TEST(ShardOrder, ReadsWhatDecaysInTheTurnOfItsMomentum) {
   ModelSpec model = model_of_many_matrices();
   MuonSpec decayed = MuonSpec::keller();
@@ -220,14 +233,14 @@ TEST(ShardOrder, ReadsWhatDecaysInTheTurnOfItsMomentum) {
       const auto plan = StatePlan::make(model, partition, kTile, Rank{rank}, chunk_bytes);
       ASSERT_TRUE(plan) << plan.error().message;
       std::map<std::uint64_t, std::size_t> read, moved;  // turns, by tile
-      std::optional<std::size_t> preparing;              // the turn whose momentum has begun
+      std::set<std::uint32_t> prepared;                  // items
       for (const Visit& visit : plan->schedule()) {
-        if (visit.action == Action::prepare) preparing = plan->turn(visit);
-        if (visit.action == Action::finish) moved[visit.tile] = plan->turn(visit);
+        if (visit.action == Action::prepare) prepared.insert(visit.item);
+        if (visit.action == Action::finish) moved[visit.tile] = turn_of(*plan, visit);
         if (visit.action != Action::decay) continue;
         EXPECT_FALSE(visit.changes());
-        EXPECT_NE(preparing, plan->turn(visit));
-        EXPECT_TRUE(read.emplace(visit.tile, plan->turn(visit)).second);
+        EXPECT_FALSE(prepared.contains(visit.item));
+        EXPECT_TRUE(read.emplace(visit.tile, turn_of(*plan, visit)).second);
       }
       for (const auto& [tile, turn] : moved) {
         const auto spans = plan->spans(plan->tiles()[tile]);
@@ -257,14 +270,16 @@ TEST(ShardOrder, LendsSecondMomentsToWhoComputes) {
       std::set<std::pair<std::uint64_t, std::uint32_t>> lent, back;
       std::size_t last = 0;
       for (const Visit& visit : plan->schedule()) {
-        EXPECT_GE(plan->turn(visit), last);
-        last = plan->turn(visit);
+        if (visit.action == Action::local) continue;
+        const std::size_t turn = turn_of(*plan, visit);
+        EXPECT_GE(turn, last);
+        last = turn;
         if (visit.action == Action::lend) {
           EXPECT_FALSE(visit.changes());
           EXPECT_EQ(last, 2u * visit.item);
           EXPECT_TRUE(lent.emplace(visit.tile, visit.item).second);
         }
-        if (visit.action == Action::normalise) {
+        if (visit.action == Action::take_back) {
           EXPECT_TRUE(visit.changes());
           EXPECT_EQ(last, 2u * visit.item + ShardOrder::kTurnsBetween);
           EXPECT_TRUE(back.emplace(visit.tile, visit.item).second);
@@ -378,7 +393,7 @@ TEST(ShardOrder, GivesEveryChunkWorkForAll) {
       EXPECT_GE(order.chunks(), 4u);
       for (std::size_t chunk = 0; chunk + 1 < order.chunks(); ++chunk) {
         std::set<std::uint32_t> computing, keeping;
-        for (const Transit& transit : order.chunk(chunk))
+        for (const Transit& transit : matrices_of(order, chunk))
           for (std::uint32_t rank = 0; rank < c.ranks; ++rank) {
             if (computed(plans[rank], transit) > 0) computing.insert(rank);
             if (kept(plans[rank], transit).count > 0) keeping.insert(rank);

@@ -105,7 +105,7 @@ TEST(StatePlan, SchedulesTheMastersOfAnItemBehindTheMomentumOfTheNext) {
     const auto schedule = (*plan).schedule();
     std::vector<int> visited((*plan).tiles().size());
     std::map<std::pair<TileKind, std::uint32_t>, std::uint64_t> elems;
-    for (const auto& [tile, whose, what, pass] : schedule) {
+    for (const auto& [tile, whose, what, pass, place] : schedule) {
       ++visited[tile];
       const TileEntry& entry = (*plan).tiles()[tile];
       if (entry.kind == TileKind::adam) continue;
@@ -164,7 +164,7 @@ TEST(StatePlan, VisitsSecondMomentsBetweenTheMomentumOfAnItemAndItsMasters) {
       for (const TileEntry& entry : (*plan).tiles())
         tiles += entry.kind == TileKind::moments ? 1 : 0;
       EXPECT_EQ(tiles, 1u) << "all of them share it";
-      for (const auto& [tile, item, action, pass] : (*plan).schedule()) {
+      for (const auto& [tile, item, action, pass, place] : (*plan).schedule()) {
         if (action != Action::local)
           seen[item] += action == Action::prepare ? "M" : action == Action::finish ? "W" : "V";
       }
@@ -186,7 +186,7 @@ TEST(StatePlan, ReadsTheMastersOfAnItemBeforeItsMomentumWhereTheyDecayInTheGradi
   const auto plan = StatePlan::make(model, over(1, Policy::zero12), 4096, Rank{0}, kRoom);
   ASSERT_TRUE(plan);
   std::map<std::uint32_t, std::string> seen;  // by item
-  for (const auto& [tile, item, action, pass] : (*plan).schedule())
+  for (const auto& [tile, item, action, pass, place] : (*plan).schedule())
     if (action != Action::local)
       seen[item] += action == Action::prepare ? "M" : action == Action::finish ? "W" : "w";
   const std::uint32_t tiles = 10;  // of 10,000 elements

@@ -129,7 +129,7 @@ libmuon::StatePlan plan_of(const Training& setup, std::uint32_t rank) {
 std::uint64_t verdict_bytes(const Training& setup) {
   std::uint64_t items = 0;
   for (std::uint32_t rank = 0; rank < setup.ranks; ++rank)
-    items += plan_of(setup, rank).order().items();
+    items += plan_of(setup, rank).order().updates();
   return items * sizeof(std::uint32_t);
 }
 

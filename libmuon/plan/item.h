@@ -1,16 +1,8 @@
-// OwnerOrder: in which order a step visits an owner's matrices, and how much room their updates
-// need. M is an item's momentum, W its masters, in elements on one line:
-//   M0 M1 W0 M2 W1 ...   where the updates of two neighbours fit into the room: each has the paging
-//                        of both beside its Newton-Schulz
-//   M0 W0 M1 W1 ...      where they do not
-// One that is streamed has legs of its own in place of M W (Streaming), and shares them with none.
-// A function of the owner's items and one number that all ranks know.
+// Item: what is computed at once, and what becomes one: matrices of an owner, packed. Values.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
-#include <map>
-#include <span>
 #include <utility>
 #include <vector>
 
@@ -80,31 +72,6 @@ class ItemPacker {
   std::vector<Item> items_;
   std::uint64_t elems_ = 0, moments_ = 0;  // what the last one takes of its room
   Out out_ = Out::weights;                 // of the last one
-};
-
-class OwnerOrder {
- public:
-  // Room for two of the largest updates, if that is at most `most_room` elements, else for one.
-  OwnerOrder(std::span<const Item> items, std::uint64_t most_room, const TileElems& tiles);
-
-  std::size_t items() const { return momentum_.size(); }
-  // Of the line: all legs of all items.
-  std::uint64_t length() const { return length_; }
-  // Of an item of those that it was made for, in order.
-  std::vector<Leg> legs(const Item& item, std::size_t number) const;
-  // Where on the line the element of a leg of that action is.
-  std::uint64_t place(std::size_t item, Action action, std::uint32_t pass,
-                      std::uint64_t element) const;
-
-  // Elements of all updates that are under way at once, and where an item's lies among them.
-  std::uint64_t room() const { return room_; }
-  std::uint64_t update(std::size_t item) const { return updates_[item]; }
-
- private:
-  std::vector<std::uint64_t> momentum_, masters_, updates_;  // by item
-  std::map<std::size_t, std::vector<Leg>> streamed_;         // those instead of the first two
-  std::uint64_t length_ = 0;
-  std::uint64_t room_ = 0;
 };
 
 }  // namespace ebb::libmuon
