@@ -6,6 +6,8 @@
 #include "ebb/libmuon/step/gradient_sums.h"
 #include "ebb/libmuon/step/side.h"
 #include "ebb/libmuon/step/staging.h"
+#include "ebb/libmuon/step/sweep.h"
+#include "ebb/libmuon/step/updates.h"
 
 namespace ebb::libmuon {
 
@@ -44,15 +46,18 @@ Memory memory_beside_tiles(const EngineConfig& config, const StatePlan& plan, co
   if (config.partition.hand_in == HandIn::partial) wire = Side::host;
   const Edges edges(plan, chunks, config.chunk_bytes);
   const Side gradients_on = config.accelerator != nullptr ? config.gradients_on : Side::host;
-  return {.workspace = Sweep::workspace(config.model, plan, config.accelerator),
+  const auto whole = WholeUpdates::need(config.model, plan, config.accelerator);
+  return {.whole = whole,
+          .workspace = Sweep::workspace(plan, config.accelerator, whole),
+          .updates = Updates::bytes({config.model, plan, chunks, config.accelerator}),
+          .computing = config.accelerator != nullptr ? Side::device : Side::host,
           .staging = Staging::bytes({plan, chunks, adam_ranges(plan), lasting_chunks}),
           .bounce = bounce_bytes(config, plan, edges, wire),
           .parts = edges.part_bytes(gradients_on),
           .wire = config.accelerator != nullptr ? wire : Side::host,
           .sums = config.partition.hand_in == HandIn::added ? GradientSums::bytes(plan) : 0,
           .gradients = gradients_on,
-          .look = look_bytes(config),
-          .updates = Updates::bytes({config.model, plan, chunks, config.accelerator})};
+          .look = look_bytes(config)};
 }
 
 std::uint64_t device_bytes(const Memory& memory, const libswap::Homes& homes,

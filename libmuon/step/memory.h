@@ -5,26 +5,29 @@
 #include <cstdint>
 
 #include "ebb/libmuon/step/config.h"
-#include "ebb/libmuon/step/sweep.h"
-#include "ebb/libmuon/step/updates.h"
+#include "ebb/libmuon/step/whole_updates.h"
 
 namespace ebb::libmuon {
 
 // Memory is what the budget holds beside tiles; bytes.
 struct Memory {
-  Sweep::Workspace workspace;
+  WholeUpdates::Need whole;     // of matrices that lie whole on this rank
+  std::uint64_t workspace = 0;  // of a sweep: with those
+  std::uint64_t updates = 0;    // of Placement::shard
+  Side computing = Side::host;  // where these lie
   std::uint64_t staging = 0, bounce = 0, parts = 0;
   Side wire = Side::host;  // where the first lies; the others are the host's
   std::uint64_t sums = 0;  // of gradients
   Side gradients = Side::host;
   std::uint64_t look = 0;  // of the device, where the trainer keeps something there
-  Updates::Bytes updates;  // of Placement::shard
+
   std::uint64_t on_wire() const { return bounce + parts + (wire == Side::host ? staging : 0); }
+  std::uint64_t computed(Side side) const { return side == computing ? workspace + updates : 0; }
   std::uint64_t host() const {
-    return workspace.host + updates.host + on_wire() + (gradients == Side::host ? sums : 0);
+    return computed(Side::host) + on_wire() + (gradients == Side::host ? sums : 0);
   }
   std::uint64_t device() const {
-    return workspace.device + updates.device + look + (wire == Side::device ? staging : 0) +
+    return computed(Side::device) + look + (wire == Side::device ? staging : 0) +
            (gradients == Side::device ? sums : 0);
   }
 };

@@ -40,7 +40,7 @@ Result<EnginePlan> predict(const EngineConfig& config, Rank rank, Side wire) {
   result.tiles = plan.tiles().size();
   result.split = {result.tiles - parts.homes.count(libswap::Tier::nvme), parts.homes.frames};
   result.frame_bytes = parts.homes.host_tiles() * config.tile_bytes;
-  result.workspace_bytes = parts.memory.workspace.host + parts.memory.updates.host;
+  result.workspace_bytes = parts.memory.computed(Side::host);
   result.device_bytes = device_bytes(parts.memory, parts.homes, config.tile_bytes);
   result.staging_bytes = parts.memory.on_wire();
   result.gradient_sum_bytes = parts.memory.sums;

@@ -43,41 +43,10 @@ Result<> StepRun::start() {
   return {};
 }
 
-Sweep::Ports StepRun::ports() const {
-  ChunkExchange* const exchange = exchange_.get();
-  const auto gradient = [=](std::size_t chunk, const Transit& part) {
-    return exchange->gradient(chunk, part);
-  };
-  const auto weight = [=](std::size_t chunk, const Transit& part) {
-    return exchange->weight(chunk, part);
-  };
-  const auto bound = [=](std::size_t chunk, const Transit& part) {
-    return exchange->bound(chunk, part);
-  };
-  const auto taken = [this](std::uint32_t param) { return steps_.taken(param); };
-  Sweep::Ports ports{gradient, weight, bound, taken};
-  ports.state = [=](const NamedStates& states, std::size_t i, std::size_t portion,
-                    const Transit& part) { return exchange->state(states, i, portion, part); };
-  Updates* const updates = exchange->updates();
-  if (updates == nullptr) return ports;
-  using Kind = Updates::Kind;
-  ports.decay = [=](std::size_t chunk, const Transit& part) { return updates->decay(chunk, part); };
-  ports.update = [=](std::size_t chunk, const Transit& part) {
-    return updates->part(Kind::update, chunk, part);
-  };
-  ports.result = [=](std::size_t chunk, const Transit& part) {
-    return updates->part(Kind::result, chunk, part);
-  };
-  ports.moments = [=](std::size_t chunk, const Transit& moments) {
-    return updates->moments(chunk, moments);
-  };
-  return ports;
-}
-
 Result<> StepRun::open_sweep(libswap::TileCache& cache) {
-  const Sweep::Parts with{setup_.config.model, setup_.plan(),        setup_.chunks(),
-                          computing_.pool(),   computing_.kernels(), computing_.bf16()};
-  EBB_TRY_ASSIGN(sweep_, Sweep::open(with, cache, setup_.prepared.memory.workspace, ports()));
+  const Sweep::Parts with{setup_.config.model,  setup_.plan(), setup_.chunks(), computing_.pool(),
+                          computing_.kernels(), *exchange_,    steps_,          computing_.bf16()};
+  EBB_TRY_ASSIGN(sweep_, Sweep::open(with, cache, setup_.prepared.memory.whole));
   return {};
 }
 

@@ -60,7 +60,6 @@ class StepRun {
  private:
   StepRun(const Setup& setup, const Computing& computing, const Gradients& gradients,
           const StepCount& steps, std::unique_ptr<ChunkExchange> exchange);
-  Sweep::Ports ports() const;
 
   // [M]
   Result<> bring_in(std::size_t chunk);

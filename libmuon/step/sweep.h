@@ -1,27 +1,25 @@
 // Sweep: what happens to a rank's state, tile after tile, as the cache brings it, on the device
 // that computes. No communication.
 //
-// An update is a stream of tiles: momentum tiles make an item's U, which becomes O in the same
-// place while the tiles of its neighbours are paged, master tiles apply it; where the trainer keeps
-// the masters it is handed out as it is, in their place in the schedule. There is room for the
-// updates of two items, or of one (StepOrder), or for a part of one that is streamed. Where state
-// lies on shards, updates become whole elsewhere (Updates).
+// An update is a stream of tiles: momentum tiles make an item's U, master tiles apply its O; where
+// the trainer keeps the masters it is handed out as it is, in their place in the schedule. Where
+// both lie, and who makes O of U, is MatrixUpdates' matter.
 //
-// Owns its rooms of updates; borrows the cache, and all that Parts has.
+// Borrows the cache, and all that Parts has.
 // Threading: one thread at a time: that which opens and fills a store, then the one that sweeps.
 #pragma once
 
-#include <array>
 #include <functional>
 #include <memory>
-#include <optional>
 #include <span>
 
 #include "ebb/libmuon/kernels/table.h"
 #include "ebb/libmuon/plan/chunks.h"
 #include "ebb/libmuon/step/absent_gradients.h"
+#include "ebb/libmuon/step/chunk_exchange.h"
 #include "ebb/libmuon/step/named_states.h"
-#include "ebb/libmuon/step/streamed_update.h"
+#include "ebb/libmuon/step/step_count.h"
+#include "ebb/libmuon/step/whole_updates.h"
 #include "ebb/libswap/pager/lift.h"
 #include "ebb/libswap/pager/stream.h"
 
@@ -29,28 +27,6 @@ namespace ebb::libmuon {
 
 class Sweep {
  public:
-  // What a sweep takes from its engine: of ranges that this rank owns, in a chunk.
-  struct Ports {
-    using Piece = std::function<libswap::Buffer(std::size_t chunk, const Transit&)>;
-    // Empty: zeros.
-    Piece gradient;
-    // Where new weights or updates go; empty: nobody asked for them.
-    Piece weight;
-    // Where the weights are that are masters, or high halves of them, if they are bound.
-    Piece bound;
-    std::function<std::uint64_t(std::uint32_t param)> steps_taken;  // before this one
-    // Where U of a range goes and O of it lies, as they travel; empty where matrices are whole
-    // here.
-    Piece update = {}, result = {};
-    // There second moments go with U and come from with O; empty: those of another chunk.
-    Piece moments = {};
-    // Where what masters add to the gradient of a range waits for its U; empty: where U goes.
-    Piece decay = {};
-    // Where a range of a portion of state i goes, or comes from.
-    std::function<libswap::Buffer(const NamedStates&, std::size_t i, std::size_t portion,
-                                  const Transit&)>
-        state = {};
-  };
   // All are borrowed; learning rates of the model may change between updates.
   struct Parts {
     const ModelSpec& model;
@@ -58,17 +34,16 @@ class Sweep {
     const Chunks& chunks;
     libswap::Pool& pool;
     Kernels& kernels;
+    ChunkExchange& exchange;  // where gradients and weights of a chunk are
+    const StepCount& steps;   // before this one
     Bf16 bf16 = Bf16::emulated;
   };
-  // What a sweep takes beside its tiles; `device`: of that which computes, where it has its own.
-  struct Workspace {
-    std::uint64_t host = 0, device = 0, newton_schulz = 0;  // bytes; the last is part of one
-  };
-  static Workspace workspace(const ModelSpec& model, const StatePlan& plan,
-                             const Accelerator* accelerator);
+  // What a sweep takes beside its tiles, where it computes; bytes.
+  static std::uint64_t workspace(const StatePlan& plan, const Accelerator* accelerator,
+                                 const WholeUpdates::Need& need);
   // Opens a sweep of the state in `cache`, which outlives it.
   static Result<std::unique_ptr<Sweep>> open(const Parts& parts, libswap::TileCache& cache,
-                                             const Workspace& workspace, Ports ports);
+                                             const WholeUpdates::Need& need);
   ~Sweep();  // waits for its kernels
 
   // Fills the tiles of a new store; `fill` gets each tile's number and its zeros.
@@ -82,12 +57,12 @@ class Sweep {
   using Of = std::function<bool(std::uint32_t param)>;
   // What is bound of masters into its tiles, which are at `step` then. REQUIRES: some of it is.
   Result<> keep(const Of& of, std::uint64_t step, const Between& next);
-  // Masters take weights, as TakeRange says, from where Ports::weight finds them; their tiles are
+  // Masters take weights, as TakeRange says, from where the exchange finds them; their tiles are
   // at `step` then.
   Result<> take(const Of& of, std::uint64_t step, const Between& next);
 
-  // States to where Ports::state says, portion by portion; and from there, rounded to what they are
-  // kept as: their tiles are at `step` then.
+  // States to where the exchange has them, portion by portion; and from there, rounded to what they
+  // are kept as: their tiles are at `step` then.
   Result<> read(const NamedStates& states, const Between& next);
   Result<> write(const NamedStates& states, std::uint64_t step, const Between& next);
 
@@ -103,20 +78,8 @@ class Sweep {
   const libswap::TileCache& cache() const { return cache_; }
 
  private:
-  Sweep(const Parts& parts, libswap::TileCache& cache, Ports ports);
+  Sweep(const Parts& parts, libswap::TileCache& cache);
   Result<> make_visit(std::size_t chunk);
-  Result<> check_update(const Visit& visit);
-  // Whose part of an item's update the matrix of that number is, counted from 1.
-  const ParamSpec& owner_of_matrix(std::uint32_t item, std::uint32_t number) const;
-  // Where kernels say that a matrix of it is not finite.
-  libswap::Buffer spoiled_by(std::uint32_t item) const;
-  struct Visited {
-    std::size_t chunk = 0;
-    const Visit& scheduled;
-    const TileEntry& entry;
-    std::vector<libswap::Buffer> columns;  // of its tile, where kernels work on them
-    libswap::Lift::Visit& lift;
-  };
   // Weights, or updates, on their way out of a visit.
   struct Leaving {
     libswap::Buffer from, to;
@@ -124,38 +87,15 @@ class Sweep {
   std::vector<libswap::Buffer> columns_of(const TileEntry& entry,
                                           const libswap::Buffer& tile) const;
   libswap::Event work(const Visited& visit, std::vector<Leaving>& out);
-  libswap::Buffer decay_of(const Visited& visit, const StatePlan::Span& span) const;
   libswap::Event decay(const Visited& visit);
   libswap::Event prepare(const Visited& visit);
-  libswap::Event prepare_streamed(const Visited& visit);
-  libswap::Event normalise(const Visited& visit);
-  libswap::Event move_moments(const Visited& visit);
   libswap::Event finish(const Visited& visit, std::vector<Leaving>& out);
   libswap::Event local(const Visited& visit, std::vector<Leaving>& out);
-  void orthogonalize(std::uint32_t item, const libswap::Event& made);
-  libswap::Buffer update_of(std::uint32_t item) const;
-  bool untouched(const Item& item) const;
   std::vector<std::uint64_t> untouched_tiles() const;
   std::vector<StatePlan::Span> touched(const TileEntry& entry) const;
-  // An item's batches but what is untouched, as kernels take them; matrices are numbered from 1.
-  struct Batch {
-    ItemBatch of;
-    MatrixBatch matrices;
-  };
-  std::vector<Batch> touched_batches(std::uint32_t item) const;
-  // Where the update of a span lies: in pieces, if it is streamed.
-  struct UpdatePiece {
-    FlatRange range;  // of the parameter
-    libswap::Buffer update;
-  };
-  std::vector<UpdatePiece> updates_of(const Visited& visit, const StatePlan::Span& span,
-                                      const Ports::Piece& piece) const;
-  // Of elements of its item.
-  std::vector<UpdatePiece> streamed_updates_of(const Visit& visit, const FlatRange& elems) const;
   PrepareRange prepare_range(const Visited& visit, const StatePlan::Span& span,
-                             const libswap::Buffer& gradient, const UpdatePiece& piece) const;
-  const Streaming& streaming_of(std::uint32_t item) const;
-  void begin_streaming(std::uint32_t item);
+                             const libswap::Buffer& gradient,
+                             const MatrixUpdates::Piece& piece) const;
   // Where kernels write the weights of a span; they travel on behind.
   libswap::Buffer out_of(std::size_t chunk, const StatePlan::Span& span, libswap::Lift::Visit& lift,
                          std::vector<Leaving>& out) const;
@@ -203,12 +143,10 @@ class Sweep {
   void wait_for_weights();
   Result<> device_works() const;
 
-  // Constant after open(), but for what lies in the memory.
+  // Constant after open().
   const Parts parts_;
-  const Ports ports_;
-  libswap::DeviceMemory room_;      // of updates: U of an item, later its O
-  libswap::DeviceMemory scratch_;   // of one Newton-Schulz at a time
-  libswap::DeviceMemory verdicts_;  // by i % 2: a matrix of item i that is not finite
+  std::unique_ptr<WholeUpdates> whole_;  // null where they are elsewhere
+  MatrixUpdates* matrices_ = nullptr;
 
   // Synchronises itself.
   libswap::TileCache& cache_;
@@ -216,8 +154,6 @@ class Sweep {
   // Of the thread that sweeps.
   libswap::Stream updates_;
   std::unique_ptr<libswap::Lift> lift_;
-  std::array<libswap::Event, 2> orthogonal_;  // item i uses i % 2: passes when its O may be used
-  std::optional<StreamedUpdate> streamed_;    // in all three memories
   bool spoiled_ = false;
   std::vector<libswap::Event> handed_out_;  // of the chunk: not yet seen to have passed
   float grad_scale_ = 0;

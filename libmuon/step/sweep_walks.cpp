@@ -147,7 +147,7 @@ Result<> Sweep::keep(const Of& of, std::uint64_t step, const Between& between) {
     const Buffer kept = columns_of(entry, lease.buffer).front();
     std::vector<OutRange> ranges;
     for (const StatePlan::Span& span : spans_of(of, entry))
-      ranges.push_back({ports_.bound(chunk, {span.param, span.range}),
+      ranges.push_back({parts_.exchange.bound(chunk, {span.param, span.range}),
                         kept.sub(span.tile_first, span.range.count)});
     stream.give_back(lease, keep_bits(ranges));
   };
@@ -184,7 +184,7 @@ Result<> Sweep::take(const Of& of, std::uint64_t step, const Between& between) {
     std::vector<TakeRange> ranges;
     for (const StatePlan::Span& span : spans_of(of, entry)) {
       const Buffer given =
-          in_halves ? Buffer() : lift.up(ports_.weight(chunk, {span.param, span.range}));
+          in_halves ? Buffer() : lift.up(parts_.exchange.weight(chunk, {span.param, span.range}));
       ranges.push_back({given, columns.front().sub(span.tile_first, span.range.count)});
     }
     return parts_.kernels.take(ranges, lift.ready());
@@ -219,7 +219,7 @@ void Sweep::for_parts(const NamedStates& states, std::size_t i, std::size_t port
   for (const StatePlan::Span& span : parts_.plan.spans(entry))
     for (const FlatRange part : states.parts(portion, {span.param, span.range}))
       take(column.sub(span.tile_first + part.first - span.range.first, part.count),
-           ports_.state(states, i, portion, {span.param, part}));
+           parts_.exchange.state(states, i, portion, {span.param, part}));
 }
 
 // Each state is a visit of a lift: a slot has room for one.

@@ -8,6 +8,7 @@
 namespace ebb::libmuon {
 
 using libswap::Buffer;
+using libswap::Event;
 
 namespace {
 
@@ -104,10 +105,8 @@ std::uint64_t Updates::Rooms::bytes() const {
   return bytes;
 }
 
-Updates::Bytes Updates::bytes(const Parts& parts) {
-  if (parts.plan.placement() == Placement::owner) return {};
-  const std::uint64_t all = rooms_of(parts).bytes();
-  return parts.accelerator != nullptr ? Bytes{.device = all} : Bytes{.host = all};
+std::uint64_t Updates::bytes(const Parts& parts) {
+  return parts.plan.placement() == Placement::owner ? 0 : rooms_of(parts).bytes();
 }
 
 Result<std::unique_ptr<Updates>> Updates::make(const Parts& parts, libswap::Pool& pool,
@@ -143,9 +142,37 @@ Buffer Updates::whole(Kind kind, std::size_t turn, const Transit& transit) const
   return rooms_.whole_o.at(turn, transit);
 }
 
-Buffer Updates::decay(std::size_t turn, const Transit& transit) const {
-  const bool apart = decays_apart(muon_spec(parts_.model, transit.param));
-  return (apart ? rooms_.decays : rooms_.part_u).at(turn, transit);
+std::vector<MatrixUpdates::Piece> Updates::update(const Visited& visit, const StatePlan::Span& span,
+                                                  const FlatRange&) {
+  return {{span.range, part(Kind::update, visit.chunk, {span.param, span.range})}};
+}
+
+std::vector<MatrixUpdates::Piece> Updates::result(const Visited& visit,
+                                                  const StatePlan::Span& span) {
+  return {{span.range, part(Kind::result, visit.chunk, {span.param, span.range})}};
+}
+
+Buffer Updates::decay(const Visited& visit, const StatePlan::Span& span) {
+  const Buffer apart = decay_apart(visit, span);
+  return apart.empty() ? part(Kind::update, visit.chunk, {span.param, span.range}) : apart;
+}
+
+Buffer Updates::decay_apart(const Visited& visit, const StatePlan::Span& span) {
+  if (!decays_apart(muon_spec(parts_.model, span.param))) return {};
+  return rooms_.decays.at(visit.chunk, {span.param, span.range});
+}
+
+// To who computes a chunk's matrices, and back.
+Event Updates::move_moments(const Visited& visit) {
+  const bool lent = visit.scheduled.action == Action::lend;
+  for (const Event& event : visit.lift.ready()) pool_.help_until(event);
+  for (const StatePlan::Span& span : visit.touched) {
+    const Buffer there = moments(visit.chunk, {span.param, span.range});
+    if (there.empty()) continue;
+    const Buffer here = visit.columns[0].sub(span.tile_first, span.range.count);
+    pool_.help_until(lent ? libswap::copy(here, there, {}) : libswap::copy(there, here, {}));
+  }
+  return {};
 }
 
 // Momentum has even turns, masters odd ones.

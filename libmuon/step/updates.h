@@ -18,11 +18,12 @@
 #include "ebb/libmuon/kernels/table.h"
 #include "ebb/libmuon/plan/chunks.h"
 #include "ebb/libmuon/step/absent_gradients.h"
+#include "ebb/libmuon/step/matrix_updates.h"
 #include "ebb/libmuon/step/places.h"
 
 namespace ebb::libmuon {
 
-class Updates {
+class Updates final : public MatrixUpdates {
  public:
   enum class Kind : std::uint8_t { update, result };  // U, O
 
@@ -32,29 +33,28 @@ class Updates {
     const Chunks& chunks;
     const Accelerator* accelerator = nullptr;  // null: the host
   };
-  // Of the host, and of the device that computes, where it has memory of its own.
-  struct Bytes {
-    std::uint64_t host = 0, device = 0;
-  };
-  // What they take; nothing in Placement::owner.
-  static Bytes bytes(const Parts& parts);
+  // What they take where they are computed; nothing in Placement::owner.
+  static std::uint64_t bytes(const Parts& parts);
   // REQUIRES: Placement::shard. The kernels are those of the thread that calls orthogonalize().
   static Result<std::unique_ptr<Updates>> make(const Parts& parts, libswap::Pool& pool,
                                                std::unique_ptr<Kernels> kernels);
-  ~Updates();  // waits for Newton-Schulz
+  ~Updates() override;  // waits for Newton-Schulz
 
   // Memory of a range that lies on this rank's shard, or of a matrix that it computes; of U in the
   // turn of its momentum, of O in that of its masters.
   libswap::Buffer part(Kind kind, std::size_t turn, const Transit& transit) const;
   libswap::Buffer whole(Kind kind, std::size_t turn, const Transit& transit) const;
 
-  // Of a range on this rank's shard, in the turn of its momentum: what its masters add to its
-  // gradient (Kernels::decay). The place of U, where that is as wide.
-  libswap::Buffer decay(std::size_t turn, const Transit& transit) const;
-
-  // Of second moments of a matrix that it computes, in the turn of its momentum or of its masters:
-  // from the first until the second they are here. Empty: of no matrix of that turn.
-  libswap::Buffer moments(std::size_t turn, const Transit& moments) const;
+  // Those of a sweep, whose chunks are turns.
+  std::vector<Piece> update(const Visited& visit, const StatePlan::Span& span,
+                            const FlatRange& portion) override;
+  void prepared(const Visited&, const FlatRange&, const libswap::Event&) override {}
+  libswap::Buffer decay(const Visited& visit, const StatePlan::Span& span) override;
+  libswap::Buffer decay_apart(const Visited& visit, const StatePlan::Span& span) override;
+  libswap::Event move_moments(const Visited& visit) override;
+  // What comes back to a shard was looked at before (made()).
+  Result<> check(const Visit&) override { return {}; }
+  std::vector<Piece> result(const Visited& visit, const StatePlan::Span& span) override;
 
   // How its kernels multiply (Kernels::choose).
   void choose(std::uint32_t choice) { kernels_->choose(choice); }
@@ -90,6 +90,9 @@ class Updates {
   Updates(const Parts& parts, libswap::Pool& pool, std::unique_ptr<Kernels> kernels)
       : parts_(parts), pool_(pool), kernels_(std::move(kernels)), rooms_(rooms_of(parts)) {}
   static Rooms rooms_of(const Parts& parts);
+  // Of second moments of a matrix that it computes, in the turn of its momentum or of its masters:
+  // from the first until the second they are here. Empty: of no matrix of that turn.
+  libswap::Buffer moments(std::size_t turn, const Transit& moments) const;
   void wait();
   // What lies here of what `layout` cuts, as what `types` says; `wanted`: of these parameters, or
   // of all where it is empty.
