@@ -2,6 +2,7 @@
 #include <string>
 
 #include "bindings/c/guarded.h"
+#include "bindings/c/names.h"
 
 namespace ebb::c {
 namespace {
@@ -45,6 +46,11 @@ void clear_error() noexcept { last_error().view = kNone; }
 
 ebb_status keep_error(Error error) noexcept {
   LastError& last = last_error();
+  try {
+    error.message = in_c(error.message);
+    error.hint = in_c(error.hint);
+  } catch (const std::bad_alloc&) {  // it is said in the words of C++
+  }
   last.kept = std::move(error);
   const ErrorPlace& place = last.kept.place;
   last.view = {sizeof(ebb_error),        status_of(last.kept.code), last.kept.message.c_str(),

@@ -91,7 +91,7 @@ Catalog without_tensors(const Catalog& catalog) {
 }
 
 // What two formats mean to each other.
-enum class Kinship : std::uint8_t {
+enum class Relation : std::uint8_t {
   same,
   state_dicts,  // both hold torch state dicts: keys, paths and values stay, names are respelled
   parts,  // the same, but the target's parts lie in files of their own: names say where tensors go
@@ -100,10 +100,10 @@ enum class Kinship : std::uint8_t {
 
 bool is_state_dict(const Format& format) { return format.traits().keys == Keys::state_dict; }
 
-Kinship kinship(const Format& from, const Format& to) {
-  if (is_state_dict(from) && to.traits().parts == Parts::files) return Kinship::parts;
-  if (&from == &to) return Kinship::same;
-  return is_state_dict(from) && is_state_dict(to) ? Kinship::state_dicts : Kinship::none;
+Relation relation_of(const Format& from, const Format& to) {
+  if (is_state_dict(from) && to.traits().parts == Parts::files) return Relation::parts;
+  if (&from == &to) return Relation::same;
+  return is_state_dict(from) && is_state_dict(to) ? Relation::state_dicts : Relation::none;
 }
 
 // What only the source's own format means. Of a torch state dict the places of values say something
@@ -160,13 +160,13 @@ struct Content {
 Result<Content> selected_content(const Checkpoint& source, const ConvertRequest& request) {
   const Catalog& all = source.catalog();
   Content content{without_tensors(all), {}, {}, {}, {}};
-  const Kinship kin = kinship(request.from, request.to);
-  const bool crossing = kin == Kinship::none;
+  const Relation kin = relation_of(request.from, request.to);
+  const bool crossing = kin == Relation::none;
   if (crossing) EBB_TRY(leave_format(request.from, all, content.catalog));
   const std::optional<CommonNames> names = crossing ? request.from.common_names(all) : std::nullopt;
   // Groups say what their settings' tensors do, and are spelled anew.
   const bool settings_leave =
-      is_state_dict(request.from) && (crossing || kin == Kinship::parts ||
+      is_state_dict(request.from) && (crossing || kin == Relation::parts ||
                                       (request.edits != nullptr && request.edits->change_groups()));
   if (names) content.catalog.groups = names->groups;
   content.unsafe = leave_unsafe(content.catalog);
@@ -289,9 +289,9 @@ Result<> edit(const ConvertRequest& request, Content& content) {
   add(std::move(made));
   const bool weights = request.taking == Taking::weights;
   // Elsewhere keys stay, or are all there is.
-  const Kinship kin = kinship(request.from, request.to);
-  const bool named = weights || kin == Kinship::parts ||
-                     (kin == Kinship::none && request.to.traits().holds == Holds::parameters);
+  const Relation kin = relation_of(request.from, request.to);
+  const bool named = weights || kin == Relation::parts ||
+                     (kin == Relation::none && request.to.traits().holds == Holds::parameters);
   if (named && edits.wrappers == WrapperNames::taken_off) {
     const bool known = content.names && edits.rename.empty();
     add(unwrap_names(weights ? Wrappers::off : Wrappers::off_apart,
@@ -387,12 +387,12 @@ Result<Conversion> plan_conversion(const Checkpoint& source, const ConvertReques
   EBB_TRY(settle_composites(request.to, content.catalog));
   EBB_TRY(check_block_states(request.to, content.catalog));
   auto& [catalog, made_of, changes, unsafe, names] = content;
-  const Kinship kin = kinship(request.from, request.to);
-  const bool crossing = kin == Kinship::none;
+  const Relation kin = relation_of(request.from, request.to);
+  const bool crossing = kin == Relation::none;
   EBB_TRY(check_said_by_order(catalog, request));
   EBB_TRY(check_one_of_each(catalog, request));
   EBB_TRY(check_numbered(source, request, catalog));
-  if (crossing || kin == Kinship::parts || !is_state_dict(request.from))
+  if (crossing || kin == Relation::parts || !is_state_dict(request.from))
     EBB_TRY(check_names(source.catalog(), request, content));
   if (crossing && is_state_dict(request.from)) {
     catalog.parts.tensor_settings = settings_in_tensors(source.catalog());
@@ -406,7 +406,7 @@ Result<Conversion> plan_conversion(const Checkpoint& source, const ConvertReques
   if (crossing && is_state_dict(request.to)) move_to_tensors(catalog, made_of);
   if (weights && is_state_dict(request.to)) place_at_the_top(catalog.tensors);
   std::ranges::move(settle_ties(request.to, catalog, made_of), std::back_inserter(changes));
-  if (weights || kin != Kinship::same) request.to.respell(catalog);
+  if (weights || kin != Relation::same) request.to.respell(catalog);
   if (request.to.traits().resumes == Resumes::a_job && starts_anew(catalog))
     changes.emplace_back("weights only: a job that loads it starts a new optimizer");
   const bool may_move = crossing && is_state_dict(request.from);

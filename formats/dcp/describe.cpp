@@ -410,7 +410,7 @@ class Describer {
                     "value " + json_string(stored.key) +
                         " shares its bytes with others: together they are longer than all files");
     auto part = checkpoint_->payloads_.value(
-        {index_.files[item.file], item.offset, item.length, item.zstd}, purse_);
+        {index_.files[item.file], item.offset, item.length, item.zstd}, unfold_budget_);
     if (!part) return std::move(part).error().about("value " + json_string(stored.key));
     if (stored.path.empty()) stored.path = {stored.key};
     for (UnreadInside& inside : part->unread)
@@ -450,7 +450,7 @@ class Describer {
   std::vector<std::uint32_t> file_numbers_;  // of Index::files, in Catalog::files
   std::uint64_t payload_bytes_ = 0;          // of all payload files
   std::uint64_t value_bytes_ = 0;            // of the items of values so far
-  std::uint64_t purse_ = 64 * MiB;           // for what values unfold to
+  std::uint64_t unfold_budget_ = 64 * MiB;   // for what values unfold to
   Holes holes_ = Holes::refused;
 };
 

@@ -243,20 +243,20 @@ Result<> Payloads::read_raw(const PayloadPlace& place, std::uint64_t first,
   return source->read(place.offset + first, into);
 }
 
-Result<ReadablePart> Payloads::value(const PayloadPlace& place, std::uint64_t& purse) const {
+Result<ReadablePart> Payloads::value(const PayloadPlace& place, std::uint64_t& budget) const {
   if (place.length > kMaxValue)
     return refuse(Code::limit, path_of(place), place.offset,
                   compose("a value of {} bytes; the limit is {}", place.length, kMaxValue));
   const std::uint64_t free = place.length * kExpansion;
   EBB_TRY_ASSIGN(const TorchArchive archive,
-                 open(place, 0, std::min(kMaxValue, free + purse), {.unfold = purse}));
+                 open(place, 0, std::min(kMaxValue, free + budget), {.unfold = budget}));
   EBB_TRY_ASSIGN(ReadablePart part,
                  readable_part_of(archive.graph(), archive.graph().root(), archive));
   std::vector<const Value*> shown;
   if (part.value) shown.push_back(&*part.value);
   EBB_TRY(refuse_hidden_calls(archive.graph(), shown));
   const std::uint64_t decoded = archive.length() - std::min(archive.length(), free);
-  purse -= std::min(purse, decoded + archive.graph().unfolded());
+  budget -= std::min(budget, decoded + archive.graph().unfolded());
   return part;
 }
 

@@ -53,8 +53,8 @@ class Payloads {
   using Form = std::variant<std::monostate, CompositePiece, UnreadForm>;
   Result<Form> form_of(const PayloadPlace& place) const;
 
-  // Pays for what it unfolds to beyond its length out of `purse`, which all values share.
-  Result<ReadablePart> value(const PayloadPlace& place, std::uint64_t& purse) const;
+  // Pays for what it unfolds to beyond its length out of `budget`, which all values share.
+  Result<ReadablePart> value(const PayloadPlace& place, std::uint64_t& budget) const;
 
  private:
   struct Opened {  // an item that is one tensor

@@ -104,8 +104,8 @@ class PickleGraph {
 
   // Pays for `bytes` that a reader makes out of the graph. A stream can refer to one node any
   // number of times, so that a small file unfolds without end: all readers of one graph pay from
-  // one purse (PickleLimits::unfold), and Code::limit says that it is empty. Not for two threads at
-  // once.
+  // one budget (PickleLimits::unfold), and Code::limit says that it is empty. Not for two threads
+  // at once.
   Result<> charge(std::uint64_t bytes) const;
   std::uint64_t unfolded() const;  // how much of PickleLimits::unfold was spent
 

@@ -57,11 +57,11 @@ PickleId PickleGraph::find(PickleId dict, std::int64_t key) const {
 std::uint64_t PickleGraph::allowance() const { return 32 * std::uint64_t{bytes_.size()}; }
 
 Result<> PickleGraph::charge(std::uint64_t bytes) const {
-  const std::uint64_t purse = allowance() + unfold_;
-  if (bytes > purse - charged_)
+  const std::uint64_t budget = allowance() + unfold_;
+  if (bytes > budget - charged_)
     return Error{Code::limit, compose("{}: its values refer to each other until they take more "
                                       "than {} bytes, which is the limit",
-                                      where_, purse)};
+                                      where_, budget)};
   charged_ += bytes;
   return {};
 }

@@ -233,7 +233,7 @@ class Describer {
       EBB_TRY_ASSIGN(IdentityMap more, read_identity(shown, identity->text));
       identity_.merge(std::move(more));
     }
-    EBB_TRY_ASSIGN(Told told, read_documents(shown, header));
+    EBB_TRY_ASSIGN(ReadDocuments told, read_documents(shown, header));
     const auto mixed = [&](std::string_view key, std::int64_t here, std::int64_t there) {
       return Error{
           Code::corrupt,

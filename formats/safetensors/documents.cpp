@@ -248,8 +248,8 @@ Result<IdentityMap> read_identity(const std::string& file, std::string_view text
   return identity;
 }
 
-Result<Told> read_documents(const std::string& file, const Header& header) {
-  Told told;
+Result<ReadDocuments> read_documents(const std::string& file, const Header& header) {
+  ReadDocuments told;
   for (const auto& [key, text, offset] : header.metadata) {
     const bool step = key == kStepKey, groups = key == kGroupsKey;
     const bool param_steps = key == kParamStepsKey, values = key == kValuesKey;

@@ -65,14 +65,14 @@ bool is_ours(const Header& header);
 // One of the keys that a file of ours has for itself.
 bool is_of_ours(std::string_view key);
 
-struct Told {
+struct ReadDocuments {
   std::optional<std::int64_t> step;
   std::vector<GroupEntry> groups;
   std::map<std::string, std::int64_t> param_steps;
   std::vector<ValueEntry> values;
 };
 // Of a file of ours. Fails with Code::corrupt or limit; messages hold file:offset and the key.
-Result<Told> read_documents(const std::string& file, const Header& header);
+Result<ReadDocuments> read_documents(const std::string& file, const Header& header);
 
 // DCP_SHARDING_INFO, of torch DCP's HuggingFaceStorageWriter.
 struct SavedShard {

@@ -98,7 +98,7 @@ Result<std::unique_ptr<Checkpoint>> RankDescriber::finish() {
   return std::unique_ptr<Checkpoint>(std::move(checkpoint_));
 }
 
-// Each pickle has a purse of its own; what small files unfold to must not add up.
+// Each pickle has a budget of its own; what small files unfold to must not add up.
 Result<> RankDescriber::pay(const PickleGraph& graph) {
   constexpr std::uint64_t kMost = PickleLimits().unfold;
   unfolded_ += graph.unfolded();

@@ -19,44 +19,44 @@ struct Channel {
 
 std::string rank_text(std::uint64_t rank) { return compose("rank {}", rank); }
 
-Result<> check_round(std::span<const Parcel> parcels, std::size_t rank, std::size_t world,
+Result<> check_round(std::span<const Message> messages, std::size_t rank, std::size_t world,
                      std::string_view verb) {
   std::uint64_t total = 0;
-  for (const Parcel& parcel : parcels) {
-    if (index_of(parcel.peer) >= world)
+  for (const Message& message : messages) {
+    if (index_of(message.peer) >= world)
       return Error{Code::usage, compose("exchange: {} {} {} in a world of {}", rank_text(rank),
-                                        verb, rank_text(index_of(parcel.peer)), world)};
-    if (parcel.memory != Parcel::Memory::taken)
+                                        verb, rank_text(index_of(message.peer)), world)};
+    if (message.memory != Message::Memory::taken)
       return Error{Code::usage, compose("exchange: {} {} {} {} bytes {}", rank_text(rank), verb,
-                                        rank_text(index_of(parcel.peer)), parcel.bytes,
-                                        parcel.memory == Parcel::Memory::no_address
+                                        rank_text(index_of(message.peer)), message.bytes,
+                                        message.memory == Message::Memory::no_address
                                             ? "at no address"
                                             : "in the memory of a device that is not taken")};
-    if (parcel.bytes > kMostRoundBytes - total)
+    if (message.bytes > kMostRoundBytes - total)
       return Error{
           Code::limit,
           compose("exchange: {} {} others more than 268435456 bytes (256 MiB) in one round",
                   rank_text(rank), verb)};
-    total += parcel.bytes;
+    total += message.bytes;
   }
   return {};
 }
 
-Result<> check_exchange(std::span<const Brought> ranks) {
+Result<> check_exchange(std::span<const Contribution> ranks) {
   std::map<std::pair<std::uint32_t, std::uint32_t>, Channel> channels;  // (from, to)
   for (std::uint32_t rank = 0; rank < ranks.size(); ++rank) {
-    EBB_TRY(check_parcels(ranks[rank], Rank{rank}, static_cast<std::uint32_t>(ranks.size())));
-    for (const Parcel& parcel : ranks[rank].sends)
-      channels[{rank, index_of(parcel.peer)}].sent.push_back(parcel.bytes);
-    for (const Parcel& parcel : ranks[rank].receives)
-      channels[{index_of(parcel.peer), rank}].received.push_back(parcel.bytes);
+    EBB_TRY(check_messages(ranks[rank], Rank{rank}, static_cast<std::uint32_t>(ranks.size())));
+    for (const Message& message : ranks[rank].sends)
+      channels[{rank, index_of(message.peer)}].sent.push_back(message.bytes);
+    for (const Message& message : ranks[rank].receives)
+      channels[{index_of(message.peer), rank}].received.push_back(message.bytes);
   }
   for (const auto& [pair, channel] : channels)
     EBB_TRY(check_pair(Rank{pair.first}, Rank{pair.second}, channel.sent, channel.received));
   return {};
 }
 
-Result<std::vector<std::int64_t>> sum_all(std::span<const Brought> ranks) {
+Result<std::vector<std::int64_t>> sum_all(std::span<const Contribution> ranks) {
   const std::size_t count = ranks.front().numbers.size();
   for (std::size_t rank = 1; rank < ranks.size(); ++rank)
     if (ranks[rank].numbers.size() != count)
@@ -66,7 +66,7 @@ Result<std::vector<std::int64_t>> sum_all(std::span<const Brought> ranks) {
   for (std::size_t i = 0; i < count; ++i) {
     // Two's complement wraps back: only the total has to fit, not the partial sums.
     __extension__ __int128 total = 0;
-    for (const Brought& rank : ranks) total += rank.numbers[i];
+    for (const Contribution& rank : ranks) total += rank.numbers[i];
     if (total > std::numeric_limits<std::int64_t>::max() ||
         total < std::numeric_limits<std::int64_t>::min())
       return Error{Code::limit, compose("sum: number {} does not fit 64 bits", i)};
@@ -77,10 +77,10 @@ Result<std::vector<std::int64_t>> sum_all(std::span<const Brought> ranks) {
 
 }  // namespace
 
-Parcel::Memory memory_of(const Communicator& ranks, const libswap::Buffer& buffer) {
-  if (buffer.data == nullptr && !buffer.empty()) return Parcel::Memory::no_address;
+Message::Memory memory_of(const Communicator& ranks, const libswap::Buffer& buffer) {
+  if (buffer.data == nullptr && !buffer.empty()) return Message::Memory::no_address;
   const bool taken = buffer.device == nullptr || ranks.takes(*buffer.device);
-  return taken ? Parcel::Memory::taken : Parcel::Memory::foreign_device;
+  return taken ? Message::Memory::taken : Message::Memory::foreign_device;
 }
 
 std::string_view name_of(Verb verb) {
@@ -88,7 +88,7 @@ std::string_view name_of(Verb verb) {
   return kNames[static_cast<std::size_t>(verb)];
 }
 
-Result<Decision> decide(std::span<const Brought> ranks) {
+Result<Decision> decide(std::span<const Contribution> ranks) {
   for (std::size_t rank = 1; rank < ranks.size(); ++rank)
     if (ranks[rank].verb != ranks[0].verb)
       return Error{Code::layout,
@@ -97,7 +97,7 @@ Result<Decision> decide(std::span<const Brought> ranks) {
   Decision decision;
   switch (ranks[0].verb) {
     case Verb::agree:
-      decision.smallest = std::ranges::min_element(ranks, {}, &Brought::value)->value;
+      decision.smallest = std::ranges::min_element(ranks, {}, &Contribution::value)->value;
       break;
     case Verb::sum: {
       EBB_TRY_ASSIGN(decision.totals, sum_all(ranks));
@@ -110,7 +110,7 @@ Result<Decision> decide(std::span<const Brought> ranks) {
   return decision;
 }
 
-Result<> check_parcels(const Brought& mine, Rank rank, std::uint32_t world) {
+Result<> check_messages(const Contribution& mine, Rank rank, std::uint32_t world) {
   EBB_TRY(check_round(mine.sends, index_of(rank), world, "sends to"));
   return check_round(mine.receives, index_of(rank), world, "receives from");
 }

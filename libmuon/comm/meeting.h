@@ -19,32 +19,32 @@ enum class Verb : std::uint8_t { agree, sum, exchange };
 std::string_view name_of(Verb verb);
 
 // A buffer of a round, as its peer knows it, and whether it lies where its own rank can take it.
-struct Parcel {
+struct Message {
   enum class Memory : std::uint8_t { taken, no_address, foreign_device };
   Rank peer{};
   std::uint64_t bytes = 0;
   Memory memory = Memory::taken;
 };
-Parcel::Memory memory_of(const Communicator& ranks, const libswap::Buffer& buffer);
+Message::Memory memory_of(const Communicator& ranks, const libswap::Buffer& buffer);
 
-struct Brought {
+struct Contribution {
   Verb verb = Verb::agree;
-  std::int64_t value = 0;               // to agree
-  std::vector<std::int64_t> numbers;    // to sum
-  std::vector<Parcel> sends, receives;  // to exchange
+  std::int64_t value = 0;                // to agree
+  std::vector<std::int64_t> numbers;     // to sum
+  std::vector<Message> sends, receives;  // to exchange
 };
 struct Decision {
   std::int64_t smallest = 0;         // of agree
   std::vector<std::int64_t> totals;  // of sum
 };
 
-// `ranks[r]`: what rank r brings. After an exchange that is well, the k-th parcel that a rank sends
-// to another has the size of the k-th that this one receives from it.
-Result<Decision> decide(std::span<const Brought> ranks);
+// `ranks[r]`: what rank r brings. After an exchange that is well, the k-th message that a rank
+// sends to another has the size of the k-th that this one receives from it.
+Result<Decision> decide(std::span<const Contribution> ranks);
 
 // The same in parts, for ranks that see only what concerns them: what one rank brings to an
 // exchange, and what two of them bring to each other, as buffers' sizes in the order of the calls.
-Result<> check_parcels(const Brought& mine, Rank rank, std::uint32_t world);
+Result<> check_messages(const Contribution& mine, Rank rank, std::uint32_t world);
 Result<> check_pair(Rank from, Rank to, std::span<const std::uint64_t> sent,
                     std::span<const std::uint64_t> expected);
 

@@ -69,17 +69,17 @@ struct Refusal {
   Error why;
 };
 
-ByteVector encode(const Brought& brought, Rank to) {
+ByteVector encode(const Contribution& contribution, Rank to) {
   ByteVector out;
-  append_le(out, brought.verb);
-  append_le(out, brought.value);
-  append_le(out, static_cast<std::uint64_t>(brought.numbers.size()));
-  formats::append_bytes(out, std::as_bytes(std::span(brought.numbers)));
-  for (const auto* parcels : {&brought.sends, &brought.receives}) {
-    const auto ours = [&](const Parcel& parcel) { return parcel.peer == to; };
-    append_le(out, static_cast<std::uint64_t>(std::ranges::count_if(*parcels, ours)));
-    for (const Parcel& parcel : *parcels)
-      if (ours(parcel)) append_le(out, parcel.bytes);
+  append_le(out, contribution.verb);
+  append_le(out, contribution.value);
+  append_le(out, static_cast<std::uint64_t>(contribution.numbers.size()));
+  formats::append_bytes(out, std::as_bytes(std::span(contribution.numbers)));
+  for (const auto* messages : {&contribution.sends, &contribution.receives}) {
+    const auto ours = [&](const Message& message) { return message.peer == to; };
+    append_le(out, static_cast<std::uint64_t>(std::ranges::count_if(*messages, ours)));
+    for (const Message& message : *messages)
+      if (ours(message)) append_le(out, message.bytes);
   }
   return out;
 }
@@ -93,32 +93,32 @@ std::vector<std::uint64_t> numbers_of(formats::ByteReader& in) {
 
 // What it says of exchanges is what concerns this rank alone.
 struct Said {
-  Brought brought;
+  Contribution contribution;
   std::vector<std::uint64_t> sends, receives;  // sizes
 };
 
 Said decode(ByteView words) {
   formats::ByteReader in(words);
   Said said;
-  said.brought.verb = in.number<Verb>().value();
-  said.brought.value = in.number<std::int64_t>().value();
+  said.contribution.verb = in.number<Verb>().value();
+  said.contribution.value = in.number<std::int64_t>().value();
   for (const std::uint64_t number : numbers_of(in))
-    said.brought.numbers.push_back(static_cast<std::int64_t>(number));
+    said.contribution.numbers.push_back(static_cast<std::int64_t>(number));
   said.sends = numbers_of(in);
   said.receives = numbers_of(in);
   return said;
 }
 
-std::vector<std::uint64_t> sizes_to(std::span<const Parcel> parcels, Rank peer) {
+std::vector<std::uint64_t> sizes_to(std::span<const Message> messages, Rank peer) {
   std::vector<std::uint64_t> sizes;
-  for (const Parcel& parcel : parcels)
-    if (parcel.peer == peer) sizes.push_back(parcel.bytes);
+  for (const Message& message : messages)
+    if (message.peer == peer) sizes.push_back(message.bytes);
   return sizes;
 }
 
-std::optional<Refusal> refusal_of(const Brought& mine, Rank me, std::span<const Said> all) {
+std::optional<Refusal> refusal_of(const Contribution& mine, Rank me, std::span<const Said> all) {
   const auto world = static_cast<std::uint32_t>(all.size());
-  if (auto well = check_parcels(mine, me, world); !well)
+  if (auto well = check_messages(mine, me, world); !well)
     return Refusal{Refusal::Of::rank, std::move(well).error()};
   for (std::uint32_t to = 0; to < world; ++to)
     if (auto well = check_pair(me, Rank{to}, sizes_to(mine.sends, Rank{to}), all[to].receives);
@@ -208,7 +208,7 @@ class MessageRank : public Communicator {
   std::uint32_t talk_tag() const { return 2 * channel_ + 1; }
   std::uint32_t data_tag() const { return 2 * channel_ + 2; }
 
-  Result<std::vector<Said>> tell(const Brought& mine);
+  Result<std::vector<Said>> tell(const Contribution& mine);
   static Result<Decision> decide_on(const std::vector<Said>& all);
   Result<std::vector<ByteVector>> meet(Verb verb, const std::function<ByteVector(Rank)>& words_for);
   Result<> say(Rank to, const ByteVector& words);
@@ -267,7 +267,7 @@ Result<libswap::Event> MessageRank::begin_exchange(std::span<const SendBuffer> s
                                                    std::span<const ReceiveBuffer> receives,
                                                    std::span<const libswap::Event> after) {
   libswap::all_of(after).wait();
-  Brought mine{.verb = Verb::exchange};
+  Contribution mine{.verb = Verb::exchange};
   for (const SendBuffer& send : sends)
     mine.sends.push_back({send.peer, send.data.size(), memory_of(*this, send.data)});
   for (const ReceiveBuffer& receive : receives)
@@ -287,12 +287,12 @@ Result<libswap::Event> MessageRank::begin_exchange(std::span<const SendBuffer> s
 
 // Verbs that differ are an error on every rank: all see all of them.
 Result<Decision> MessageRank::decide_on(const std::vector<Said>& all) {
-  std::vector<Brought> brought;
-  for (const Said& said : all) brought.push_back(said.brought);
-  return decide(brought);
+  std::vector<Contribution> all_ranks;
+  for (const Said& said : all) all_ranks.push_back(said.contribution);
+  return decide(all_ranks);
 }
 
-Result<std::vector<Said>> MessageRank::tell(const Brought& mine) {
+Result<std::vector<Said>> MessageRank::tell(const Contribution& mine) {
   EBB_TRY_ASSIGN(const auto words, meet(mine.verb, [&](Rank peer) { return encode(mine, peer); }));
   std::vector<Said> all;
   for (const ByteVector& one : words) all.push_back(decode(one));

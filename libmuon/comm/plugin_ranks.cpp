@@ -149,7 +149,7 @@ class PluginRanks : public Communicator {
   Result<Event> begin_exchange(std::span<const SendBuffer> sends,
                                std::span<const ReceiveBuffer> receives,
                                std::span<const Event> after) override {
-    Brought mine{.verb = Verb::exchange};
+    Contribution mine{.verb = Verb::exchange};
     for (const SendBuffer& send : sends)
       mine.sends.push_back({send.peer, send.data.size(), memory_of(*this, send.data)});
     for (const ReceiveBuffer& receive : receives)
@@ -277,12 +277,12 @@ class PluginRanks : public Communicator {
   }
 
   // Each adds what it sends and takes away what it expects, by pair and order: zero if all match.
-  Result<> check_sizes(const Brought& mine) {
-    const Result<> round = check_parcels(mine, Rank{rank_}, size_);
+  Result<> check_sizes(const Contribution& mine) {
+    const Result<> round = check_messages(mine, Rank{rank_}, size_);
     std::vector<std::uint64_t> sent(size_), expected(size_);
     if (round) {
-      for (const Parcel& parcel : mine.sends) count(parcel, sent);
-      for (const Parcel& parcel : mine.receives) count(parcel, expected);
+      for (const Message& message : mine.sends) count(message, sent);
+      for (const Message& message : mine.receives) count(message, expected);
     }
     std::uint64_t balance = 0;
     for (std::uint32_t peer = 0; peer < size_; ++peer) {
@@ -297,9 +297,9 @@ class PluginRanks : public Communicator {
     if (all[5] == 0) return {};
     return Error{Code::layout, "exchange: what ranks send and what they expect has other sizes"};
   }
-  static void count(const Parcel& parcel, std::vector<std::uint64_t>& channels) {
-    std::uint64_t& channel = channels[index_of(parcel.peer)];
-    channel = mixed(channel, parcel.bytes + 1);
+  static void count(const Message& message, std::vector<std::uint64_t>& channels) {
+    std::uint64_t& channel = channels[index_of(message.peer)];
+    channel = mixed(channel, message.bytes + 1);
   }
 
   const std::shared_ptr<World> world_;

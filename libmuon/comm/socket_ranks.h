@@ -1,5 +1,5 @@
-// Ranks over sockets: the Communicator of processes that something else has brought together and
-// that can pass one line of text to each other: torch's all_gather_object, MPI, a shared file.
+// Ranks over sockets: the Communicator of processes that something else has brought together
+// and that can pass one line of text to each other: torch's all_gather_object, MPI, a shared file.
 //
 //   EBB_TRY_ASSIGN(auto listener, SocketListener::open({.host = "10.0.0.7"}));
 //   const std::vector<std::string> addresses = all_gather(listener.address());

@@ -18,7 +18,7 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 struct Request {
-  Brought brought;
+  Contribution contribution;
   std::span<const SendBuffer> sends = {};
   std::span<const ReceiveBuffer> receives = {};
 };
@@ -29,11 +29,11 @@ struct Copy {
 };
 
 template <typename Buffers>
-std::vector<Parcel> parcels_of(const Communicator& ranks, const Buffers& buffers) {
-  std::vector<Parcel> parcels;
+std::vector<Message> messages_of(const Communicator& ranks, const Buffers& buffers) {
+  std::vector<Message> messages;
   for (const auto& buffer : buffers)
-    parcels.push_back({buffer.peer, buffer.data.size(), memory_of(ranks, buffer.data)});
-  return parcels;
+    messages.push_back({buffer.peer, buffer.data.size(), memory_of(ranks, buffer.data)});
+  return messages;
 }
 
 // By receiving rank. REQUIRES: decide() found the exchange well.
@@ -161,7 +161,7 @@ class Tables {
     const auto left = table.first_came + limit_ - Clock::now();
     if (left.count() > 0) return changed_.wait_for(mutex_, left);
     libswap::when_memory([&]() EBB_REQUIRES(mutex_) {
-      end(over_, silent(missing(table), table.requests[index_of(rank)].brought.verb, limit_));
+      end(over_, silent(missing(table), table.requests[index_of(rank)].contribution.verb, limit_));
     });
   }
   std::vector<Rank> missing(const Table& table) const {
@@ -173,9 +173,9 @@ class Tables {
 
   // All have come: it has to be decided.
   static void conclude(Table& table) {
-    std::vector<Brought> all;
+    std::vector<Contribution> all;
     libswap::when_memory([&] { all.reserve(table.requests.size()); });
-    for (Request& request : table.requests) all.push_back(std::move(request.brought));
+    for (Request& request : table.requests) all.push_back(std::move(request.contribution));
     libswap::when_memory([&] { table.decided = decide(all); });
     if (table.decided && all.front().verb == Verb::exchange)
       libswap::when_memory([&] { table.copies = copies_of(table.requests); });
@@ -234,8 +234,8 @@ class ThreadRank : public Communicator {
   }
   Result<> sum(std::span<std::int64_t> numbers) override {
     if (numbers.data() == nullptr) numbers = {};  // brings none
-    Brought brought{.verb = Verb::sum, .numbers = {numbers.begin(), numbers.end()}};
-    EBB_TRY_ASSIGN(const Decision all, meet({std::move(brought)}));
+    Contribution contribution{.verb = Verb::sum, .numbers = {numbers.begin(), numbers.end()}};
+    EBB_TRY_ASSIGN(const Decision all, meet({std::move(contribution)}));
     std::ranges::copy(all.totals, numbers.begin());
     return {};
   }
@@ -245,10 +245,10 @@ class ThreadRank : public Communicator {
                                         std::span<const ReceiveBuffer> receives,
                                         std::span<const libswap::Event> after) override {
     libswap::all_of(after).wait();
-    Brought brought{.verb = Verb::exchange,
-                    .sends = parcels_of(*this, sends),
-                    .receives = parcels_of(*this, receives)};
-    return tables_->exchange(*table_, rank_, {std::move(brought), sends, receives});
+    Contribution contribution{.verb = Verb::exchange,
+                              .sends = messages_of(*this, sends),
+                              .receives = messages_of(*this, receives)};
+    return tables_->exchange(*table_, rank_, {std::move(contribution), sends, receives});
   }
   Result<std::unique_ptr<Communicator>> duplicate() override {
     EBB_TRY_ASSIGN(auto table, tables_->duplicate(*table_, rank_));

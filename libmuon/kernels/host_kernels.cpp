@@ -149,7 +149,7 @@ class HostKernels : public Kernels {
             take_decay(range, first + at, u);
             const auto some_g = g.subspan(at, u.size());
             const auto some_m = m.subspan(first + at, u.size());
-            if (range.again)
+            if (range.recompute)
               update_range(*range.spec, grad_scale, some_g, some_m, u);
             else
               momentum_range(*range.spec, grad_scale, some_g, some_m, u);
@@ -185,7 +185,7 @@ class HostKernels : public Kernels {
       for (std::uint64_t i = 0; i < batch.count; ++i) {
         const MatrixBatch one = batch.at(i);
         libmuon::normalise(*one.spec, one.matrix, one.u.floats(), piece(v, i * each, each),
-                           what_.pool, spoiled(one));
+                           what_.pool, non_finite(one));
         if (!one.out.empty()) narrow_to(one.u.floats(), one.out);
       }
     }
@@ -253,7 +253,7 @@ class HostKernels : public Kernels {
           widen_buffer(in.sub(at.first, at.count), u.sub(at.first, at.count).floats());
         }));
       for (libswap::Stage& stage : newton_schulz(*one.spec, one.bf16, one.matrix, one.u.floats(),
-                                                 workspace.bytes(), spoiled(one)))
+                                                 workspace.bytes(), non_finite(one)))
         chain.push_back(std::move(stage));
       if (!one.out.empty())
         chain.push_back(in_parallel(one.u.elems, [u = one.u, out = one.out](auto at) {
@@ -265,10 +265,10 @@ class HostKernels : public Kernels {
   }
 
  private:
-  static Spoiled spoiled(const MatrixBatch& one) {
-    if (one.spoiled.empty()) return {};
-    EBB_CHECK(one.spoiled.size() == sizeof(std::uint32_t));
-    return {reinterpret_cast<std::uint32_t*>(one.spoiled.bytes().data()), one.number};
+  static NonFinite non_finite(const MatrixBatch& one) {
+    if (one.non_finite.empty()) return {};
+    EBB_CHECK(one.non_finite.size() == sizeof(std::uint32_t));
+    return {reinterpret_cast<std::uint32_t*>(one.non_finite.bytes().data()), one.number};
   }
   static std::span<float> piece(const Buffer& buffer, std::uint64_t first, std::uint64_t count) {
     return buffer.floats().subspan(first, count);
@@ -288,7 +288,7 @@ class HostKernels : public Kernels {
                                   formats::div_ceil(u.size(), range.block));
         const auto some_g = g.subspan(at, u.size());
         const Int8Blocks m{range.m.int8s().subspan(first + at, u.size()), scales, range.block};
-        if (range.again)
+        if (range.recompute)
           update_range(*range.spec, grad_scale, some_g, m, u);
         else
           momentum_range(*range.spec, grad_scale, some_g, m, u);

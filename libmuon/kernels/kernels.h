@@ -38,7 +38,7 @@ std::string kernel_fingerprint(std::optional<Bf16> bf16);
 std::optional<Bf16> bf16_in(std::string_view fingerprint);
 
 // Where a matrix is said to hold what is not finite: its number is written there.
-struct Spoiled {
+struct NonFinite {
   std::uint32_t* into = nullptr;  // null: nobody asks
   std::uint32_t number = 1;
   void tell() const {
@@ -50,7 +50,7 @@ struct Spoiled {
 // place. Panels fixed by shape (ADR). `scratch` is used by one call at a time and outlives it.
 libswap::Chain newton_schulz(const MuonSpec& spec, Bf16 bf16, const Block& block,
                              std::span<float> u, std::span<std::byte> scratch,
-                             Spoiled spoiled = {});
+                             NonFinite non_finite = {});
 // The same with scratch of its own, and waits.
 void orthogonalize(const MuonSpec& spec, Bf16 bf16, const Block& block, std::span<float> u,
                    libswap::Pool& pool);
@@ -62,7 +62,7 @@ double newton_schulz_flops(const MuonSpec& spec, std::uint64_t rows, std::uint64
 // O of a matrix, as newton_schulz() leaves it, normalised by its second moments (docs/numerics.md),
 // which are updated first. `v`: one a row, from the block's first row to its last, or one a column.
 void normalise(const MuonSpec& spec, const Block& block, std::span<float> o, std::span<float> v,
-               libswap::Pool& pool, Spoiled spoiled = {});
+               libswap::Pool& pool, NonFinite non_finite = {});
 
 // Momentum over a range: m <- ..., u <- (Nesterov blend or m). g is scaled by `grad_scale` first
 // (unscale x clip, one rounding). Elementwise. The second keeps momentum as bits of bf16: widened,

@@ -16,8 +16,9 @@ std::uint64_t newton_schulz_scratch_bytes(const MuonSpec& spec, std::uint64_t ro
 }
 
 libswap::Chain newton_schulz(const MuonSpec& spec, Bf16 bf16, const Block& block,
-                             std::span<float> u, std::span<std::byte> scratch, Spoiled spoiled) {
-  const auto run = std::make_shared<Run>(spec, bf16, block, u, scratch, spoiled);
+                             std::span<float> u, std::span<std::byte> scratch,
+                             NonFinite non_finite) {
+  const auto run = std::make_shared<Run>(spec, bf16, block, u, scratch, non_finite);
   Stages stages(run);
   stages.norm();
   stages.load();

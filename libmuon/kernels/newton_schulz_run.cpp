@@ -142,19 +142,19 @@ std::uint64_t Run::scratch_bytes(const MuonSpec& spec, const Sides& sides) {
 }
 
 Run::Run(const MuonSpec& spec, Bf16 bf16, const Block& block, std::span<float> u,
-         std::span<std::byte> scratch, Spoiled spoiled)
+         std::span<std::byte> scratch, NonFinite non_finite)
     : Run(spec, bf16, block,
           {.m = std::min(block.rows(), block.cols),
            .n = std::max(block.rows(), block.cols),
            .tall = block.rows() > block.cols,
            .gram_form = takes_gram_form(spec, block.rows(), block.cols)},
-          scratch, spoiled) {
+          scratch, non_finite) {
   take(block, u);
   sums_.resize(block.runs * chunks_a_run());
 }
 
 Run::Run(const MuonSpec& spec, Bf16 bf16, const Block& block, const Sides& sides,
-         std::span<std::byte> scratch, Spoiled spoiled)
+         std::span<std::byte> scratch, NonFinite non_finite)
     : spec_(spec),
       products_(products_for(spec.precision, bf16)),
       block_(block),
@@ -163,7 +163,7 @@ Run::Run(const MuonSpec& spec, Bf16 bf16, const Block& block, const Sides& sides
       panels_(sides.m),
       x_ld_(x_leading_dimension(spec, sides)),
       a_ld_(leading_dimension(sides.m)),
-      spoiled_(spoiled) {
+      non_finite_(non_finite) {
   EBB_CHECK(scratch.size() >= scratch_bytes(spec, sides));
   auto* next = reinterpret_cast<float*>(scratch.data());
   for (const Part part : {Part::x, Part::y, Part::gram, Part::q, Part::z, Part::t}) {
@@ -202,7 +202,7 @@ void Run::decide() { decide(sum_of(sums_)); }
 void Run::decide(double squares) {
   const double norm = std::sqrt(squares);
   alive_ = norm != 0 && std::isfinite(norm);
-  if (!std::isfinite(norm)) spoiled_.tell();
+  if (!std::isfinite(norm)) non_finite_.tell();
   factor_ = normalizer(spec_, norm);
 }
 
@@ -227,7 +227,7 @@ void Run::store(std::size_t panel) {
     float* const x = row(Part::x, i);
     if (!alive_) std::fill_n(x, n_, 0.0f);
     round_all(handed_back(spec_), {x, n_});
-    if (!std::isfinite(largest_magnitude({x, n_}))) spoiled_.tell();
+    if (!std::isfinite(largest_magnitude({x, n_}))) non_finite_.tell();
     if (!tall()) std::copy_n(x, n_, u_row(i));
   }
   if (tall())
@@ -314,7 +314,7 @@ void Run::add_identity(Part to, Part from, float value, std::size_t panel) {
 void Run::look_at(Part part) {
   if (!alive_) return;
   for (std::uint64_t i = 0; i < m(); ++i)
-    if (!std::isfinite(largest_magnitude({row(part, i), cols(part)}))) return spoiled_.tell();
+    if (!std::isfinite(largest_magnitude({row(part, i), cols(part)}))) return non_finite_.tell();
 }
 
 // Right of the diagonal panels := the transpose of what lies below them.

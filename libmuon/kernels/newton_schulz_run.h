@@ -64,7 +64,7 @@ class Run {
  public:
   // `u` is the block's, from its first element to its last. Both are borrowed.
   Run(const MuonSpec& spec, Bf16 bf16, const Block& block, std::span<float> u,
-      std::span<std::byte> scratch, Spoiled spoiled);
+      std::span<std::byte> scratch, NonFinite non_finite);
   static std::uint64_t scratch_bytes(const MuonSpec& spec, std::uint64_t rows, std::uint64_t cols);
 
   const MuonSpec& spec() const { return spec_; }
@@ -111,7 +111,7 @@ class Run {
 
  protected:
   Run(const MuonSpec& spec, Bf16 bf16, const Block& block, const Sides& sides,
-      std::span<std::byte> scratch, Spoiled spoiled);
+      std::span<std::byte> scratch, NonFinite non_finite);
   static std::uint64_t scratch_bytes(const MuonSpec& spec, const Sides& sides);
   static std::uint64_t x_leading_dimension(const MuonSpec& spec, const Sides& sides);
   // The next X.
@@ -145,7 +145,7 @@ class Run {
   const Panels panels_;
   const std::uint64_t x_ld_, a_ld_;
   std::span<float> u_;
-  const Spoiled spoiled_;
+  const NonFinite non_finite_;
   std::array<float*, 6> places_{};
   float* packed_ = nullptr;
   std::vector<double> sums_;

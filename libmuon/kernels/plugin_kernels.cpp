@@ -191,7 +191,7 @@ class PluginKernels : public Kernels {
     PlainMatrices matrices = libmuon::plain(*batch.spec, batch.matrix, batch.count);
     EBB_CHECK(batch.u.elems == batch.count * batch.matrix.span() && batch.u.dtype == DType::f32);
     matrices.u = static_cast<float*>(plain(batch.u).data);
-    matrices.spoiled = static_cast<std::uint32_t*>(plain(batch.spoiled).data);
+    matrices.non_finite = static_cast<std::uint32_t*>(plain(batch.non_finite).data);
     matrices.number = batch.number;
     matrices.in = plain(batch.in);
     matrices.out = plain(batch.out);

@@ -90,7 +90,7 @@ struct PlainMatrices {
   std::uint64_t cols = 0, run = 0, runs = 1, stride = 0, count = 1;
   float* u = nullptr;
   // Where the i-th is not finite: `number` + i is written there. Null: nobody asks.
-  std::uint32_t* spoiled = nullptr;
+  std::uint32_t* non_finite = nullptr;
   std::uint32_t number = 1;
   // All of them, narrower: u is first widened from `in`, and rounded to `out` at last, maybe the
   // same place; or nothing.

@@ -33,14 +33,14 @@ EBB_CLONES void scale_by_each(const float* __restrict factors, std::uint64_t cou
 class Normalising {
  public:
   Normalising(const MuonSpec& spec, const Block& block, std::span<float> o, std::span<float> v,
-              libswap::Pool& pool, Spoiled spoiled)
+              libswap::Pool& pool, NonFinite non_finite)
       : spec_(spec),
         block_(block),
         of_rows_(moments_of_rows(spec, block)),
         o_(o),
         v_(v),
         pool_(pool),
-        spoiled_(spoiled),
+        non_finite_(non_finite),
         sums_(of_rows_ ? block.rows() : block.cols),
         factors_(sums_.size()) {
     EBB_CHECK(o.size() == block.span());
@@ -65,7 +65,7 @@ class Normalising {
         scale_by_each(factors_.data(), block_.cols, row(i));
       round_all(kept_as(spec_.precision), {row(i), block_.cols});
       round_all(handed_back(spec_), {row(i), block_.cols});
-      if (!std::isfinite(largest_magnitude({row(i), block_.cols}))) spoiled_.tell();
+      if (!std::isfinite(largest_magnitude({row(i), block_.cols}))) non_finite_.tell();
     });
   }
 
@@ -107,7 +107,7 @@ class Normalising {
   const bool of_rows_;
   const std::span<float> o_, v_;
   libswap::Pool& pool_;
-  const Spoiled spoiled_;
+  const NonFinite non_finite_;
   std::vector<double> sums_;
   std::vector<float> factors_;
 };
@@ -115,8 +115,8 @@ class Normalising {
 }  // namespace
 
 void normalise(const MuonSpec& spec, const Block& block, std::span<float> o, std::span<float> v,
-               libswap::Pool& pool, Spoiled spoiled) {
-  Normalising(spec, block, o, v, pool, spoiled).run();
+               libswap::Pool& pool, NonFinite non_finite) {
+  Normalising(spec, block, o, v, pool, non_finite).run();
 }
 
 }  // namespace ebb::libmuon

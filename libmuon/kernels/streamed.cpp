@@ -10,8 +10,9 @@ namespace ebb::libmuon {
 class StreamedMatrix::StreamedRun : public Run {
  public:
   StreamedRun(const MuonSpec& spec, Bf16 bf16, const Panels& panels, std::span<std::byte> scratch,
-              Spoiled spoiled)
-      : Run(spec, bf16, Block::matrix(panels.rows, panels.cols), sides(panels), scratch, spoiled),
+              NonFinite non_finite)
+      : Run(spec, bf16, Block::matrix(panels.rows, panels.cols), sides(panels), scratch,
+            non_finite),
         factors_(gram_parts(spec).size()) {
     auto* next = reinterpret_cast<float*>(scratch.data()) +
                  Run::scratch_bytes(spec, sides(panels)) / sizeof(float);
@@ -69,8 +70,8 @@ bool streams(const MuonSpec& spec, const Block& matrix) {
 }
 
 StreamedMatrix::StreamedMatrix(const MuonSpec& spec, Bf16 bf16, const Panels& panels,
-                               std::span<std::byte> scratch, Spoiled spoiled)
-    : run_(std::make_shared<StreamedRun>(spec, bf16, panels, scratch, spoiled)) {}
+                               std::span<std::byte> scratch, NonFinite non_finite)
+    : run_(std::make_shared<StreamedRun>(spec, bf16, panels, scratch, non_finite)) {}
 
 StreamedMatrix::~StreamedMatrix() = default;
 

@@ -30,7 +30,7 @@ class StreamedMatrix {
   };
   // All is borrowed; `scratch` is used by one at a time.
   StreamedMatrix(const MuonSpec& spec, Bf16 bf16, const Panels& panels,
-                 std::span<std::byte> scratch, Spoiled spoiled);
+                 std::span<std::byte> scratch, NonFinite non_finite);
   ~StreamedMatrix();
   static std::uint64_t scratch_bytes(const MuonSpec& spec, const Panels& panels);
   // How often U is made: the passes above.

@@ -49,7 +49,7 @@ struct PrepareRange {
   libswap::Buffer decay = {};
   // u <- what this step has made of them before, and m stays as it is (update_range). The host's
   // kernels alone, and not where decay is l2.
-  bool again = false;
+  bool recompute = false;
 };
 // w <- w decayed and moved along o (apply_range); then out <- w, unless that is empty. o: fp32, or
 // result_dtype(*spec). An empty w: out <- what w = -0 would become, which is what is added to any
@@ -89,7 +89,7 @@ struct MatrixBatch {
   libswap::Buffer u;
   // One u32: `number` + i is written there, by whichever kernel makes it so, where the i-th of them
   // is not finite; else it stays as it is.
-  libswap::Buffer spoiled = {};
+  libswap::Buffer non_finite = {};
   std::uint32_t number = 1;
   libswap::Buffer in = {}, out = {};
 
@@ -98,7 +98,7 @@ struct MatrixBatch {
     const auto its = [&](const libswap::Buffer& all) {
       return all.empty() ? all : all.sub(i * matrix.span(), matrix.span());
     };
-    return {spec,    matrix,  1, bf16, its(u), spoiled, number + static_cast<std::uint32_t>(i),
+    return {spec,    matrix,  1, bf16, its(u), non_finite, number + static_cast<std::uint32_t>(i),
             its(in), its(out)};
   }
 };

@@ -149,7 +149,7 @@ std::vector<Chunks::Line> Chunks::lines_of(const StatePlan& plan) {
   std::map<Rank, ItemPacker> packers;
   for (std::uint32_t param = 0; param < plan.params(); ++param) {
     StatePlan::OwnRun run;
-    for (const ItemRange& whole : plan.wholes(param)) {
+    for (const ItemRange& whole : plan.matrix_runs(param)) {
       if (whole.range.first == run.range.first + run.range.count)
         run = plan.run_of(param, whole.range.first);
       packers.try_emplace(run.owner, plan.tile_size().room())

@@ -53,10 +53,10 @@ struct ItemBatch {
 // None of an item of AdamW ranges.
 std::vector<ItemBatch> batches_of(const ModelSpec& model, const Item& item);
 
-// Packs an owner's matrices (StatePlan::wholes), in the order of the model: those that are small
-// share an item as long as one tile holds them, so that many of them do not pay a tile each, and
-// one their second moments. Each takes whole blocks of its own there. Those that have masters share
-// none with those that have not, and what is streamed shares none.
+// Packs an owner's matrices (StatePlan::matrix_runs), in the order of the model: those that are
+// small share an item as long as one tile holds them, so that many of them do not pay a tile each,
+// and one their second moments. Each takes whole blocks of its own there. Those that have masters
+// share none with those that have not, and what is streamed shares none.
 class ItemPacker {
  public:
   // Of a tile: elements, in blocks of so many, and second moments.

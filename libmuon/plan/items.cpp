@@ -53,10 +53,10 @@ ItemPacker::Room TileSize::room() const {
 
 Result<Items> Items::make(const From& from) {
   Items items(from.layouts);
-  EBB_TRY(items.find_wholes(from));
+  EBB_TRY(items.find_matrix_runs(from));
   if (from.layouts.placement() == Placement::shard) {
     items.add_shards(from);
-    items.add_lent_moments(from);
+    items.add_shard_moments(from);
   } else {
     items.add_matrices(from);
     items.add_moments(from);
@@ -65,23 +65,23 @@ Result<Items> Items::make(const From& from) {
   return items;
 }
 
-Result<> Items::find_wholes(const From& from) {
+Result<> Items::find_matrix_runs(const From& from) {
   const ModelSpec& model = from.model;
-  const auto number = [&] { return static_cast<std::uint32_t>(wholes_.size()); };
+  const auto number = [&] { return static_cast<std::uint32_t>(matrix_runs_.size()); };
   const std::uint64_t block = from.tiles.columns.block(TileKind::momentum);
   const std::uint64_t capacity = from.tiles.capacity(TileKind::moments);
-  first_whole_.reserve(model.params.size() + 1);
-  wholes_.reserve(model.params.size());  // most are one
+  first_run_.reserve(model.params.size() + 1);
+  matrix_runs_.reserve(model.params.size());  // most are one
   for (std::uint32_t param = 0; param < model.params.size(); ++param) {
-    first_whole_.push_back(number());
+    first_run_.push_back(number());
     if (!is_muon(model, param)) continue;
     const MuonSpec& spec = muon_spec(model, param);
     const Shape& shape = model.params[param].shape;
     std::uint64_t most = 0;
-    for (const auto& [range, flops] : wholes_of(model, param, block)) {
-      wholes_.push_back(
+    for (const auto& [range, flops] : matrix_runs_of(model, param, block)) {
+      matrix_runs_.push_back(
           {range, moments_of(spec, shape, range).count, streaming_of(from, param, range)});
-      most = std::max(most, wholes_.back().moments);
+      most = std::max(most, matrix_runs_.back().moments);
       if (from.layouts.computes(param, range.first)) flops_ += flops;
     }
     if (most > capacity)
@@ -90,7 +90,7 @@ Result<> Items::find_wholes(const From& from) {
                            model.params[param].name, most, capacity),
                    "give larger tiles"};
   }
-  first_whole_.push_back(number());
+  first_run_.push_back(number());
   return {};
 }
 
@@ -98,7 +98,7 @@ void Items::add_matrices(const From& from) {
   ItemPacker packer(from.tiles.room());
   for (std::uint32_t param = 0; param < from.model.params.size(); ++param) {
     if (!is_muon(from.model, param)) continue;
-    for (const ItemRange& whole : wholes(param))
+    for (const ItemRange& whole : matrix_runs(param))
       if (from.layouts.computes(param, whole.range.first))
         packer.add(param, whole, out_of(from.model, param));
   }
@@ -142,7 +142,7 @@ void Items::add_shards(const From& from) {
 }
 
 // Of the matrices that this rank computes, in the order of the model.
-void Items::add_lent_moments(const From& from) {
+void Items::add_shard_moments(const From& from) {
   Item all;
   for (std::size_t bundle = 0; bundle < shard_order_->bundles(); ++bundle)
     for (const Transit& matrix : shard_order_->bundle(bundle)) {
@@ -150,7 +150,7 @@ void Items::add_lent_moments(const From& from) {
       const std::uint64_t first = all.elems;
       append_moments(from.model, matrix, all);
       moments_.push_back({first, all.elems - first});
-      lent_in_.push_back(static_cast<std::uint32_t>(shard_order_->chunk_of(bundle)));
+      moments_chunks_.push_back(static_cast<std::uint32_t>(shard_order_->chunk_of(bundle)));
     }
   add_moments_item(std::move(all));
 }

@@ -47,9 +47,9 @@ class Items {
 
   const std::vector<Item>& all() const { return all_; }
   // Of all ranks: what of a Muon parameter is computed whole.
-  std::span<const ItemRange> wholes(std::uint32_t param) const {
-    return std::span(wholes_).subspan(first_whole_[param],
-                                      first_whole_[param + 1] - first_whole_[param]);
+  std::span<const ItemRange> matrix_runs(std::uint32_t param) const {
+    return std::span(matrix_runs_)
+        .subspan(first_run_[param], first_run_[param + 1] - first_run_[param]);
   }
   // Those that are matrices come first.
   std::uint32_t matrices() const { return static_cast<std::uint32_t>(decays_.size()); }
@@ -57,9 +57,9 @@ class Items {
   bool decays(std::uint32_t item) const { return decays_[item]; }
 
   // Parts of the item of second moments, maybe empty ones: of each item of matrices, or in
-  // Placement::shard of each matrix that is computed here, whose chunk lent_in() says.
+  // Placement::shard of each matrix that is computed here, whose chunk moments_chunk() says.
   std::span<const FlatRange> moments() const { return moments_; }
-  std::uint32_t lent_in(std::size_t matrix) const { return lent_in_[matrix]; }
+  std::uint32_t moments_chunk(std::size_t matrix) const { return moments_chunks_[matrix]; }
   std::uint32_t moments_item() const { return matrices(); }  // it comes next
 
   // Of those that are matrices.
@@ -74,20 +74,20 @@ class Items {
 
  private:
   explicit Items(const Layouts& layouts) : adam_line_(layouts) {}
-  Result<> find_wholes(const From& from);
+  Result<> find_matrix_runs(const From& from);
   void add_matrices(const From& from);
   void add_shards(const From& from);
   void add_moments(const From& from);
-  void add_lent_moments(const From& from);
+  void add_shard_moments(const From& from);
   void add_moments_item(Item all);
   void add_adam_item(const From& from);
 
   std::vector<Item> all_;
-  std::vector<ItemRange> wholes_;           // by parameter
-  std::vector<std::uint32_t> first_whole_;  // of a parameter, and one behind the last
+  std::vector<ItemRange> matrix_runs_;    // by parameter
+  std::vector<std::uint32_t> first_run_;  // of a parameter, and one behind the last
   std::vector<bool> decays_;
   std::vector<FlatRange> moments_;
-  std::vector<std::uint32_t> lent_in_;
+  std::vector<std::uint32_t> moments_chunks_;
   std::optional<StepOrder> order_;
   std::optional<ShardOrder> shard_order_;
   AdamLine adam_line_;

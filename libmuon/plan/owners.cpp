@@ -62,7 +62,7 @@ class Balance {
     for (std::uint32_t param = 0; param < model.params.size(); ++param) {
       if (!is_muon(model, param)) continue;
       const std::uint32_t of = number_of(layouts_of(param));
-      for (const Whole& whole : wholes_of(model, param, block)) {
+      for (const MatrixRun& whole : matrix_runs_of(model, param, block)) {
         matrices_.push_back({.param = param, .range = whole.range, .of = of, .cost = whole.flops});
         flops += whole.flops;
         elems += static_cast<double>(whole.range.count);
@@ -342,22 +342,23 @@ class Balance {
 
 }  // namespace
 
-std::vector<Whole> wholes_of(const ModelSpec& model, std::uint32_t param, std::uint64_t block) {
+std::vector<MatrixRun> matrix_runs_of(const ModelSpec& model, std::uint32_t param,
+                                      std::uint64_t block) {
   const MuonSpec& spec = muon_spec(model, param);
   const Shape& shape = model.params[param].shape;
-  std::vector<Whole> wholes;
-  for (const FlatRange range : wholes_of(spec, shape)) {
-    if (wholes.empty() || range.first % block == 0)
-      wholes.push_back({range});
+  std::vector<MatrixRun> runs;
+  for (const FlatRange range : matrix_runs_of(spec, shape)) {
+    if (runs.empty() || range.first % block == 0)
+      runs.push_back({range});
     else
-      wholes.back().range.count += range.count;
+      runs.back().range.count += range.count;
   }
   std::size_t at = 0;
   for (const Block& matrix : blocks_of(spec, shape)) {
-    while (matrix.first >= wholes[at].range.first + wholes[at].range.count) ++at;
-    wholes[at].flops += newton_schulz_flops(spec, matrix.rows(), matrix.cols);
+    while (matrix.first >= runs[at].range.first + runs[at].range.count) ++at;
+    runs[at].flops += newton_schulz_flops(spec, matrix.rows(), matrix.cols);
   }
-  return wholes;
+  return runs;
 }
 
 std::vector<OwnedRun> choose_owners(const ModelSpec& model, const TrainerLayouts& trainer,

@@ -11,15 +11,16 @@ namespace ebb::libmuon {
 
 // What lies at one owner, whole: a matrix of a parameter, or several whose rows lie in one another
 // or that have a block of momentum in common.
-struct Whole {
+struct MatrixRun {
   FlatRange range;
   double flops = 0;  // of its Newton-Schulz, one step
 };
 // All of a parameter, in their order; momentum is in blocks of so many elements. REQUIRES: a Muon
 // parameter.
-std::vector<Whole> wholes_of(const ModelSpec& model, std::uint32_t param, std::uint64_t block = 1);
+std::vector<MatrixRun> matrix_runs_of(const ModelSpec& model, std::uint32_t param,
+                                      std::uint64_t block = 1);
 
-// Wholes of one owner that follow each other.
+// Runs of one owner that follow each other.
 struct OwnedRun {
   std::uint32_t param = 0;
   FlatRange range;
@@ -33,7 +34,7 @@ struct TrainerLayouts {
 };
 
 // Of all parameters, ascending. A whole costs its share of all Newton-Schulz or of all elements,
-// whichever is larger; a rank's load is what its wholes cost. As long as no load is above 1.05 of
+// whichever is larger; a rank's load is what its runs cost. As long as no load is above 1.05 of
 // the mean, or what no choice of owners undercuts, the owner is who holds the most of it; else the
 // least loaded rank of its class, the largest first. A function of model, layouts and block, the
 // same on all ranks.

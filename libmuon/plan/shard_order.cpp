@@ -58,7 +58,7 @@ struct Widths {
 // beside both.
 Widths widths_of(const MuonSpec& spec) {
   const std::uint64_t update = bytes_of(update_dtype(spec)), result = bytes_of(result_dtype(spec));
-  const std::uint64_t decay = decays_apart(spec) ? sizeof(float) : 0;
+  const std::uint64_t decay = decays_separately(spec) ? sizeof(float) : 0;
   return {.gathered = update + (result == update ? 0 : result),
           .staged = update + result + decay + 2 * sizeof(float)};
 }
@@ -104,7 +104,7 @@ std::uint64_t gathered_at_most(const ShardOrder::From& from,
 
 }  // namespace
 
-bool decays_apart(const MuonSpec& spec) {
+bool decays_separately(const MuonSpec& spec) {
   return spec.decay == Decay::l2 && update_dtype(spec) != DType::f32;
 }
 
@@ -117,7 +117,7 @@ void ShardOrder::pack(const From& from) {
   ShardLoad load(from.shards);
   for (std::uint32_t param = 0; param < from.model.params.size(); ++param) {
     if (!is_muon(from.model, param)) continue;
-    for (const Whole& whole : wholes_of(from.model, param, from.room.block)) {
+    for (const MatrixRun& whole : matrix_runs_of(from.model, param, from.room.block)) {
       const Transit matrix{param, whole.range};
       load.add(matrix, 1);
       const bool other = !bundles_.empty() && out_of(from.model, bundles_.back().back().param) !=

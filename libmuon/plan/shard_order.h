@@ -27,7 +27,7 @@
 namespace ebb::libmuon {
 
 // Whether what decay adds to a gradient has room of its own until U is made: U travels narrower.
-bool decays_apart(const MuonSpec& spec);
+bool decays_separately(const MuonSpec& spec);
 
 class ShardOrder {
  public:

@@ -62,9 +62,9 @@ std::uint64_t digest_of(const ModelSpec& model, const StatePlan& plan,
   digest.add(plan.tile_bytes());
   add_dtypes(model, plan.columns(), digest);
   for (std::uint32_t param = 0; param < model.params.size(); ++param) {
-    if (plan.wholes(param).size() < 2) continue;
+    if (plan.matrix_runs(param).size() < 2) continue;
     digest.add(param);
-    for (const ItemRange& whole : plan.wholes(param)) digest.add(whole.range.first);
+    for (const ItemRange& whole : plan.matrix_runs(param)) digest.add(whole.range.first);
   }
   for (const auto& [of, param, shape] : plan.derived()) {
     if (of != StatePlan::Derived::Of::moments) continue;

@@ -87,7 +87,9 @@ class StatePlan {
 
   // What is computed at once (Items).
   const std::vector<Item>& items() const { return items_.all(); }
-  std::span<const ItemRange> wholes(std::uint32_t param) const { return items_.wholes(param); }
+  std::span<const ItemRange> matrix_runs(std::uint32_t param) const {
+    return items_.matrix_runs(param);
+  }
   const StepOrder& order() const { return items_.order(); }
   const ShardOrder* shard_order() const { return items_.shard_order(); }
   double newton_schulz_flops() const { return items_.newton_schulz_flops(); }
@@ -112,7 +114,7 @@ class StatePlan {
   const std::vector<Visit>& schedule() const { return schedule_; }
   // The tile of a visit; where there is none, what one of masters would hold.
   const TileEntry& entry(const Visit& visit) const {
-    return (visit.has_tile() ? tiles_ : hand_outs_)[visit.tile];
+    return (visit.has_tile() ? tiles_ : without_tile_)[visit.tile];
   }
   // Where a batch's second moments lie in their tile; count 0 if it has none.
   FlatRange moments_of(const ModelSpec& model, const Visit& visit, const ItemBatch& batch) const;
@@ -163,7 +165,7 @@ class StatePlan {
   std::uint32_t number_of(std::uint32_t param, Derived::Of of) const;
   std::vector<Visit> visits_to(std::uint64_t tile) const;
   std::vector<Visit> visits_to_moments(std::uint64_t tile) const;
-  std::vector<Visit> lending_visits(std::uint64_t tile) const;
+  std::vector<Visit> visits_to_shard_moments(std::uint64_t tile) const;
   void order_visits();
   std::uint64_t place(const Visit& visit) const;
 
@@ -174,7 +176,7 @@ class StatePlan {
   std::vector<Out> outs_;  // by parameter
   std::vector<Derived> derived_;
   std::vector<TileEntry> tiles_;
-  std::vector<TileEntry> hand_outs_;  // by visit without a tile: what one of masters would hold
+  std::vector<TileEntry> without_tile_;  // by visit without a tile: what one of masters would hold
   std::vector<Visit> schedule_;
   std::uint64_t digest_ = 0;
 };

@@ -47,7 +47,7 @@ struct Line {
 void add_strips(const Streaming& streaming, std::uint64_t elems, Line& line) {
   const std::uint32_t before = streaming.passes - streaming.strips();
   for (std::uint32_t strip = 1; strip <= streaming.strips(); ++strip) {
-    line.add(Action::again, before + strip, 0, elems);
+    line.add(Action::recompute, before + strip, 0, elems);
     if (strip > 1) line.add(Action::finish, strip - 1, 0, elems);
   }
   line.add(Action::finish, streaming.strips(), 0, elems);
@@ -64,7 +64,7 @@ void add_panels(const Streaming& streaming, std::uint64_t elems, const TileElems
   };
   for (std::uint64_t panel = 0; panel < panels; ++panel) {
     const std::uint64_t reached = align_up((panel + 1) * streaming.panel(), tiles.momentum);
-    made = line.add(Action::again, streaming.passes, made, std::min(elems, reached));
+    made = line.add(Action::recompute, streaming.passes, made, std::min(elems, reached));
     if (panel > 0) apply(panel - 1);
   }
   apply(panels - 1);
@@ -100,7 +100,7 @@ std::vector<Leg> legs_of(const Streaming& streaming, std::uint64_t elems, const 
   Line line{place};
   const std::uint32_t last = streaming.wide() ? streaming.strips() : 1;  // passes for O
   for (std::uint32_t pass = 1; pass + last <= streaming.passes; ++pass)
-    line.add(pass == 1 ? Action::prepare : Action::again, pass, 0, elems);
+    line.add(pass == 1 ? Action::prepare : Action::recompute, pass, 0, elems);
   if (streaming.wide())
     add_strips(streaming, elems, line);
   else

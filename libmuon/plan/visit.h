@@ -7,31 +7,31 @@
 namespace ebb::libmuon {
 
 enum class Action : std::uint8_t {
-  decay,      // before momentum: reads masters for what they add to the gradient
-  prepare,    // momentum moves and makes the update of a matrix
-  again,      // behind it: momentum makes the same update once more (Streaming)
-  normalise,  // an update is scaled by second moments, which move
-  lend,       // in Placement::shard instead: second moments are read, for who computes the matrix
-  take_back,  // and return
-  finish,     // masters take the update
-  hand_out,   // instead where the trainer keeps the masters: the update leaves; there is no tile
-  local,      // AdamW: moments and masters move, of elements that need no others
+  decay,          // before momentum: reads masters for what they add to the gradient
+  prepare,        // momentum moves and makes the update of a matrix
+  recompute,      // behind it: momentum makes the same update once more (Streaming)
+  normalise,      // an update is scaled by second moments, which move
+  read_moments,   // instead in Placement::shard: second moments go to who computes the matrix
+  write_moments,  // and come back
+  finish,         // masters take the update
+  emit_update,    // instead where the trainer keeps the masters: the update leaves, without a tile
+  local,          // AdamW: moments and masters move, of elements that need no others
 };
 
-// To a tile, for an item; where second moments are lent, for a chunk. A tile of second
-// moments has visits of several items; one of masters may have two, one that is streamed one in
-// each pass.
+// To a tile, for an item; where second moments go to another rank, for a chunk (ShardOrder). A tile
+// of second moments has visits of several items; one of masters may have two, one that is streamed
+// one in each pass.
 struct Visit {
   std::uint64_t tile = 0;  // where there is none, the number of such a visit
   std::uint32_t item = 0;
   Action action = Action::prepare;
   std::uint32_t pass = 1;   // over what is streamed
   std::uint64_t place = 0;  // on the line of StepOrder, or of AdamLine
-  bool has_tile() const { return action != Action::hand_out; }
+  bool has_tile() const { return action != Action::emit_update; }
   // Whether the tile is not what it was behind it.
   bool changes() const {
-    return has_tile() && action != Action::decay && action != Action::again &&
-           action != Action::lend;
+    return has_tile() && action != Action::decay && action != Action::recompute &&
+           action != Action::read_moments;
   }
 };
 

@@ -54,7 +54,7 @@ void StatePlan::lay_tiles() {
     cut(muon_tiles, TileKind::momentum, i);
     const bool kept = out(items()[i].parts.front().param) == Out::weights &&
                       !columns_.of(TileKind::masters).empty();
-    cut(kept ? muon_tiles : hand_outs_, TileKind::masters, i);
+    cut(kept ? muon_tiles : without_tile_, TileKind::masters, i);
   }
   std::ranges::copy(moments_tiles(), std::back_inserter(muon_tiles));
   if (adam_elems() > 0) cut(adam_tiles, TileKind::adam, adam_item);
@@ -81,7 +81,8 @@ std::vector<Visit> StatePlan::visits_to(std::uint64_t tile) const {
   std::vector<Visit> visits;
   if (entry.kind == TileKind::bound) return visits;
   if (entry.kind == TileKind::moments)
-    return placement() == Placement::shard ? lending_visits(tile) : visits_to_moments(tile);
+    return placement() == Placement::shard ? visits_to_shard_moments(tile)
+                                           : visits_to_moments(tile);
   if (entry.kind == TileKind::masters && items_.decays(entry.item))
     visits.push_back({tile, entry.item, Action::decay});
   const Item& item = items()[entry.item];
@@ -92,7 +93,7 @@ std::vector<Visit> StatePlan::visits_to(std::uint64_t tile) const {
   const Action first = first_on(entry.kind);
   add(first, 1);
   for (std::uint32_t pass = 2; pass <= item.streaming.passes_over(entry.kind); ++pass)
-    add(first == Action::prepare ? Action::again : first, pass);
+    add(first == Action::prepare ? Action::recompute : first, pass);
   return visits;
 }
 
@@ -116,11 +117,11 @@ void StatePlan::order_visits() {
     (visit.action == Action::local ? adam : muon).push_back(visit);
   };
   for (std::uint64_t i = 0; i < tiles_.size(); ++i) std::ranges::for_each(visits_to(i), add);
-  for (std::uint64_t i = 0; i < hand_outs_.size(); ++i)
-    add({i, hand_outs_[i].item, Action::hand_out});
+  for (std::uint64_t i = 0; i < without_tile_.size(); ++i)
+    add({i, without_tile_[i].item, Action::emit_update});
   std::ranges::sort(muon, {}, [](const Visit& visit) {
     const bool first = visit.action == Action::decay || visit.action == Action::normalise ||
-                       visit.action == Action::take_back;
+                       visit.action == Action::write_moments;
     return std::tuple(visit.place, !first, visit.tile);
   });
   std::ranges::sort(adam, {}, &Visit::place);
@@ -144,16 +145,16 @@ std::uint64_t StatePlan::place(const Visit& visit) const {
     case Action::decay:
       return on_line(Action::prepare, 0);
     case Action::prepare:
-    case Action::again:
+    case Action::recompute:
       return on_line(visit.action, first);
     case Action::normalise:
       return on_line(Action::finish, 0);
-    case Action::lend:
+    case Action::read_moments:
       return in_turn(TileKind::momentum);
-    case Action::take_back:
+    case Action::write_moments:
       return in_turn(TileKind::masters);
     case Action::finish:
-    case Action::hand_out:
+    case Action::emit_update:
       return on_line(Action::finish, first);
     case Action::local:
       break;
@@ -162,16 +163,16 @@ std::uint64_t StatePlan::place(const Visit& visit) const {
 }
 
 // Second moments of a chunk's matrices go out with its momentum, and come back with its masters.
-std::vector<Visit> StatePlan::lending_visits(std::uint64_t tile) const {
+std::vector<Visit> StatePlan::visits_to_shard_moments(std::uint64_t tile) const {
   std::set<std::uint32_t> chunks;
   const TileEntry& entry = tiles_[tile];
   const std::span<const FlatRange> moments = items_.moments();
   for (std::size_t i = 0; i < moments.size(); ++i)
     if (formats::overlap(moments[i], {entry.first, entry.count}).count > 0)
-      chunks.insert(items_.lent_in(i));
+      chunks.insert(items_.moments_chunk(i));
   std::vector<Visit> visits;
   for (const std::uint32_t chunk : chunks)
-    for (const Action action : {Action::lend, Action::take_back})
+    for (const Action action : {Action::read_moments, Action::write_moments})
       visits.push_back({tile, chunk, action});
   return visits;
 }

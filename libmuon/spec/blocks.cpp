@@ -104,16 +104,16 @@ std::vector<Block> blocks_of(const MuonSpec& spec, const Shape& shape) {
   return blocks;
 }
 
-std::vector<FlatRange> wholes_of(const MuonSpec& spec, const Shape& shape) {
-  std::vector<FlatRange> wholes;
+std::vector<FlatRange> matrix_runs_of(const MuonSpec& spec, const Shape& shape) {
+  std::vector<FlatRange> runs;
   if (spec.split.kind == Split::Kind::groups) {  // its blocks lie in one another
     const Stack stack = stack_of(spec, shape);
     for (std::uint64_t matrix = 0; matrix < stack.count; ++matrix)
-      wholes.push_back({matrix * stack.elems(), stack.elems()});
-    return wholes;
+      runs.push_back({matrix * stack.elems(), stack.elems()});
+    return runs;
   }
-  for (const Block& block : blocks_of(spec, shape)) wholes.push_back({block.first, block.elems()});
-  return wholes;
+  for (const Block& block : blocks_of(spec, shape)) runs.push_back({block.first, block.elems()});
+  return runs;
 }
 
 bool moments_of_rows(const MuonSpec& spec, const Block& block) {

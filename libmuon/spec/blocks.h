@@ -36,7 +36,7 @@ Result<> check_split(const MuonSpec& spec, const Shape& shape);
 std::vector<Block> blocks_of(const MuonSpec& spec, const Shape& shape);
 
 // The parameter's elements in ranges that hold whole blocks, as short as they may be.
-std::vector<FlatRange> wholes_of(const MuonSpec& spec, const Shape& shape);
+std::vector<FlatRange> matrix_runs_of(const MuonSpec& spec, const Shape& shape);
 
 // Whether second moments of such a matrix are one a row; else they are one a column.
 bool moments_of_rows(const MuonSpec& spec, const Block& block);

@@ -13,7 +13,7 @@ using libswap::TraceSpan;
 
 Result<> Engine::Impl::check_ready(const StepArgs& args) const {
   EBB_TRY(not_stopped());
-  EBB_TRY(fate.check(Fate::owing));
+  EBB_TRY(fate.check(Fate::undelivered));
   EBB_TRY(home.usable());
   EBB_TRY(validate(args));
   const ModelSpec& model = setup.config.model;

@@ -136,7 +136,7 @@ ChunkExchange::Sent ChunkExchange::weights_in(std::size_t chunk, As as, const Tr
   return setup_.edges.bound.run(*wire_, chunk, {bound_here, gathered}, travels);
 }
 
-ChunkExchange::Sent ChunkExchange::updates_together(std::size_t chunk) {
+ChunkExchange::Sent ChunkExchange::gather_updates(std::size_t chunk) {
   return setup_.edges.updates.run(
       *wire_, chunk,
       {[&](const Transit& part) { return updates_->part(Updates::Kind::update, chunk, part); },
@@ -144,7 +144,7 @@ ChunkExchange::Sent ChunkExchange::updates_together(std::size_t chunk) {
       touched());
 }
 
-ChunkExchange::Sent ChunkExchange::results_apart(std::size_t chunk) {
+ChunkExchange::Sent ChunkExchange::scatter_results(std::size_t chunk) {
   return setup_.edges.results.run(
       *wire_, chunk,
       {[&](const Transit& whole) { return updates_->whole(Updates::Kind::result, chunk, whole); },

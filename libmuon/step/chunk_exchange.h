@@ -42,8 +42,8 @@ class ChunkExchange {
   // gradients, or in the place of weights on their way out, where weight() finds it.
   enum class As : std::uint8_t { bound, weights };
   Sent weights_in(std::size_t chunk, As as, const Travels& travels);
-  Sent updates_together(std::size_t chunk);
-  Sent results_apart(std::size_t chunk);
+  Sent gather_updates(std::size_t chunk);
+  Sent scatter_results(std::size_t chunk);
   Sent weights_out(std::size_t chunk, const Travels& travels);
   // [C] A portion of states: to the trainer, or from it.
   Sent states_out(const NamedStates& states, std::size_t portion);

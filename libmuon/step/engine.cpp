@@ -72,7 +72,7 @@ Result<StepResult> Engine::Impl::outcome_of(const Flow::Ended& ended) {
                          steps.now() + 1, ended.not_out->message),
                  weights.way_back()};
     // Masters, or halves of them, that did not reach the trainer are nowhere else.
-    fate.set(setup.bound_masters() ? Fate::broken : Fate::owing, *owed);
+    fate.set(setup.bound_masters() ? Fate::broken : Fate::undelivered, *owed);
   }
   const std::string where =
       compose("this engine stopped in the middle of step {}: ", steps.now() + 1);
@@ -84,7 +84,7 @@ Result<StepResult> Engine::Impl::outcome_of(const Flow::Ended& ended) {
                                "continue_step() goes on with it, abandon_step() goes back to the "
                                "last committed generation"});
       return *ended.why;
-    case Flow::Ended::How::spoiled:
+    case Flow::Ended::How::invalid:
     case Flow::Ended::How::apart:
       if (ended.begun)
         fate.set(Fate::broken, {Code::state, where + ended.why->message,
@@ -145,7 +145,7 @@ Result<> Engine::Impl::ended_well(const Flow::Ended& ended) {
 
 Result<> Engine::Impl::can_install() const {
   EBB_TRY(not_stopped());
-  return weights.hands_out_updates() ? fate.check(Fate::owing) : Result<>();
+  return weights.hands_out_updates() ? fate.check(Fate::undelivered) : Result<>();
 }
 
 Result<> Engine::Impl::install() {
@@ -153,7 +153,7 @@ Result<> Engine::Impl::install() {
   EBB_TRY(keep_bound());
   EBB_TRY(ended_well(run->hand_out_weights()));
   weights.set_installed(true);
-  fate.clear(Fate::owing);
+  fate.clear(Fate::undelivered);
   return {};
 }
 

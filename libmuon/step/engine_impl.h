@@ -103,7 +103,7 @@ struct Engine::Impl {
   Result<> not_stopped_in_a_step() const;
   Result<> can_go_on() const;
   Result<StepResult> go_on();
-  Result<> go_back();
+  Result<> roll_back();
   Result<> can_save_to(const libswap::SwapDirectory& other) const;
   bool can_cut() const;  // the present state can be a generation
 

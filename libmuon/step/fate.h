@@ -18,11 +18,11 @@ namespace ebb::libmuon {
 class Fate {
  public:
   enum Trouble : std::uint8_t {
-    broken,   // the ranks could not agree whether to go on: the store is to be opened again
-    stopped,  // the step was stopped on some rank by an I/O error
-    owing,    // the step's weights were not handed out to all
-    taking,   // masters have taken a part of the weights that they were to take
-    writing,  // a part of a state was written
+    broken,       // the ranks could not agree whether to go on: the store is to be opened again
+    stopped,      // the step was stopped on some rank by an I/O error
+    undelivered,  // the step's weights were not handed out to all
+    taking,       // masters have taken a part of the weights that they were to take
+    writing,      // a part of a state was written
   };
   void set(Trouble trouble, Error why) {
     const libswap::MutexLock lock(mutex_);

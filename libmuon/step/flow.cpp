@@ -10,7 +10,7 @@ namespace ebb::libmuon {
 namespace {
 
 // What a rank says of a chunk; the smallest counts.
-constexpr std::int64_t kSpoiled = -1, kSweeping = 0, kFailed = 1, kSwept = 2;
+constexpr std::int64_t kInvalid = -1, kSweeping = 0, kFailed = 1, kSwept = 2;
 // And of a piece that may come early.
 constexpr std::int64_t kNotReady = 0, kElsewhere = 1, kReady = 2;
 // A rank that is destroyed alone waits no longer than that for others to meet it.
@@ -214,9 +214,9 @@ void Flow::swept() {
   changed_.notify_all();
 }
 
-void Flow::spoil() {
+void Flow::invalidate() {
   const libswap::MutexLock lock(mutex_);
-  sweep_.spoil();
+  sweep_.invalidate();
 }
 
 double Flow::sweeping_s() const {
@@ -246,7 +246,7 @@ Result<Flow::Ended::How> Flow::meet_for_all_chunks() {
   for (; voted_ < work_.chunks; ++voted_) {
     EBB_TRY(bring_in(std::min(voted_ + 2, work_.chunks)));
     EBB_TRY_ASSIGN(const std::int64_t all, meet(&Flow::vote));
-    if (all == kSpoiled) return Ended::How::spoiled;
+    if (all == kInvalid) return Ended::How::invalid;
     if (all == kFailed) return Ended::How::stopped;
     if (work_.between) EBB_TRY(work_.between(voted_));
     hand_out(voted_);
@@ -299,7 +299,7 @@ Result<std::int64_t> Flow::meet(std::int64_t (Flow::*mine)() const,
 std::int64_t Flow::vote() const {
   if (sweep_.chunks() > voted_) return kSwept;
   if (sweep_.running()) return kSweeping;
-  return sweep_.spoiled() ? kSpoiled : kFailed;
+  return sweep_.invalid() ? kInvalid : kFailed;
 }
 
 std::int64_t Flow::at_rest() const { return sweep_.running() ? 0 : 1; }

@@ -12,7 +12,7 @@
 // the next piece is not ready calls the rest off, for all.
 //
 // Where a thread finds no memory in the middle of a work, who knows what is half done: the work is
-// lost, on this rank, and spoiled on the others.
+// lost, on this rank, and invalid on the others.
 #pragma once
 
 #include <array>
@@ -54,9 +54,9 @@ class Flow {
     enum class How : std::uint8_t {
       whole,
       stopped,  // a sweep failed, on some rank: go_on()
-      spoiled,  // for good, as it said by spoil()
+      invalid,  // for good, as it said by invalidate()
       apart,    // the ranks cannot meet any more
-      lost,     // memory was not there: like spoiled, whatever began
+      lost,     // memory was not there: like invalid, whatever began
     };
     How how = How::whole;
     bool begun = false;            // the first chunk's gradients came
@@ -95,7 +95,7 @@ class Flow {
   bool may_sweep(std::size_t chunk);
   void swept();
   // It is about to fail, and nobody may go on with what it did.
-  void spoil();
+  void invalidate();
   // Seconds that this rank has swept so far. Any thread.
   double sweeping_s() const;
 

@@ -74,8 +74,8 @@ std::uint64_t least_tiles(const Sorted& sorted) {
 
 }  // namespace
 
-Result<Housing> house(const EngineConfig& config, const StatePlan& plan,
-                      std::uint64_t beside_tiles) {
+Result<PlacedTiles> place_tiles(const EngineConfig& config, const StatePlan& plan,
+                                std::uint64_t beside_tiles) {
   EBB_TRY_ASSIGN(const Chosen tiers, chosen(config, plan.columns()));
   Sorted sorted = sort(plan, tiers);
   const std::uint64_t least = beside_tiles + least_tiles(sorted) * config.tile_bytes;
@@ -98,7 +98,7 @@ Result<Housing> house(const EngineConfig& config, const StatePlan& plan,
     split.frames = std::min(must_page, TileBudget::frames_worth_having(config.tile_bytes));
   homes.frames = split.frames;
   sorted.stay(split.resident);
-  return Housing{std::move(homes), least};
+  return PlacedTiles{std::move(homes), least};
 }
 
 }  // namespace ebb::libmuon

@@ -8,13 +8,13 @@
 
 namespace ebb::libmuon {
 
-struct Housing {
+struct PlacedTiles {
   libswap::Homes homes;
   std::uint64_t least_budget = 0;  // bytes: the smallest that works
 };
 // `beside_tiles`: bytes of the budget that are none of theirs. Code::no_memory names the smallest
 // budget that works, Code::usage a tier that cannot be.
-Result<Housing> house(const EngineConfig& config, const StatePlan& plan,
-                      std::uint64_t beside_tiles);
+Result<PlacedTiles> place_tiles(const EngineConfig& config, const StatePlan& plan,
+                                std::uint64_t beside_tiles);
 
 }  // namespace ebb::libmuon

@@ -50,7 +50,7 @@ class MatrixUpdates {
   // Where what masters add to a span's gradient waits for its U: in U's place, or apart from it
   // where U is narrower. `apart` is empty in the first case.
   virtual libswap::Buffer decay(const Visited& visit, const StatePlan::Span& span) = 0;
-  virtual libswap::Buffer decay_apart(const Visited& visit, const StatePlan::Span& span) = 0;
+  virtual libswap::Buffer separate_decay(const Visited& visit, const StatePlan::Span& span) = 0;
 
   // What the visit does with the second moments in its tile; passes when it is done.
   virtual libswap::Event move_moments(const Visited& visit) = 0;

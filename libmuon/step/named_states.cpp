@@ -17,28 +17,28 @@ void add_runs(const StatePlan& plan, std::uint32_t param, std::vector<Transit>& 
 }
 
 // What travels of each parameter: all of it.
-struct Wholes {
+struct Ranges {
   std::vector<Transit> matrices, others;
 };
 
-Wholes wholes_of(const StatePlan& plan, std::span<const StateBuffer> buffers) {
-  Wholes wholes;
+Ranges ranges_of(const StatePlan& plan, std::span<const StateBuffer> buffers) {
+  Ranges ranges;
   for (const auto& [param, pieces] : buffers)
     if (plan.on_shards(param))
-      (plan.muon(param) ? wholes.matrices : wholes.others)
+      (plan.muon(param) ? ranges.matrices : ranges.others)
           .push_back({param, {0, plan.elems(param)}});
     else
-      add_runs(plan, param, wholes.matrices);
-  return wholes;
+      add_runs(plan, param, ranges.matrices);
+  return ranges;
 }
 
 }  // namespace
 
 std::uint64_t NamedStates::staged_bytes(const StatePlan& plan,
                                         std::span<const StateBuffer> buffers) {
-  const Wholes wholes = wholes_of(plan, buffers);
+  const Ranges ranges = ranges_of(plan, buffers);
   std::uint64_t elems = 0;
-  for (const auto* transits : {&wholes.matrices, &wholes.others})
+  for (const auto* transits : {&ranges.matrices, &ranges.others})
     elems += staged_elems(plan, plan.weights(), *transits);
   return libmuon::staged_bytes(DType::f32, elems);
 }
@@ -50,10 +50,10 @@ NamedStates::NamedStates(const StatePlan& plan, const Exchange& out, std::span<c
     Kept& kept = states_.emplace_back(state, std::vector<libswap::Buffer>(plan.params()));
     for (const auto& [param, pieces] : buffers) kept.buffers[param] = pieces;
   }
-  const Wholes wholes = wholes_of(plan, states.front().buffers);
+  const Ranges ranges = ranges_of(plan, states.front().buffers);
   // Rounds are cut by what weights are handed out as, at least two bytes an element; these have
   // four.
-  for (const auto* const transits : {&wholes.matrices, &wholes.others})
+  for (const auto* const transits : {&ranges.matrices, &ranges.others})
     for (auto& round : out.rounds(*transits, most_bytes / 2)) portions_.push_back(std::move(round));
   for (std::size_t number = 0; number < portions_.size(); ++number)
     for (const Transit& transit : portions_[number]) pieces_.push_back({transit, number});

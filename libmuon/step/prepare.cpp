@@ -46,16 +46,16 @@ Result<Prepared> prepare(const EngineConfig& config, Rank rank, Side wire) {
       config.partition.hand_in == HandIn::partial && config.partial_sums == PartialSums::kept;
   const std::size_t lasting = keeps ? chunks.count() : early;
   const Memory memory = memory_beside_tiles(config, plan, chunks, lasting, wire);
-  EBB_TRY_ASSIGN(Housing housing, house(config, plan, memory.host()));
-  if (const std::uint64_t there = device_bytes(memory, housing.homes, config.tile_bytes);
+  EBB_TRY_ASSIGN(PlacedTiles placed, place_tiles(config, plan, memory.host()));
+  if (const std::uint64_t there = device_bytes(memory, placed.homes, config.tile_bytes);
       there > config.device_budget_bytes)
     return Error{Code::no_memory,
                  compose("a budget of {} bytes of the device is too small for rank {}: it needs {}",
                          config.device_budget_bytes, index_of(rank), there),
                  "give a larger one, smaller tiles, or a tier of the host to more states"};
   return Prepared{std::move(plan),
-                  std::move(housing.homes),
-                  housing.least_budget,
+                  std::move(placed.homes),
+                  placed.least_budget,
                   std::move(chunks),
                   early,
                   lasting,

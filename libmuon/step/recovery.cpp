@@ -52,7 +52,7 @@ Result<StepResult> Engine::Impl::go_on() {
   return *outcome;
 }
 
-Result<> Engine::Impl::go_back() {
+Result<> Engine::Impl::roll_back() {
   end_step();
   const Result<> whole = fate.check(Fate::broken);
   EBB_TRY(agree_all(whole ? device_works(setup.config) : whole, "going back"));
@@ -68,7 +68,7 @@ Result<> Engine::Impl::go_back() {
   EBB_TRY_ASSIGN(const bool resumed, resume(*home.directory().current(), {}));
   EBB_CHECK(resumed);  // it was this engine that wrote it
   fate.clear(Fate::stopped);
-  fate.clear(Fate::owing);
+  fate.clear(Fate::undelivered);
   fate.clear(Fate::taking);
   fate.clear(Fate::writing);
   weights.set_installed(false);
@@ -103,7 +103,7 @@ Result<StepResult> Engine::continue_step() {
 Result<> Engine::abandon_step() {
   {
     EBB_TRY_ASSIGN(const Entry::Inside inside, impl_->entry.alone("abandon_step"));
-    if (Result<> back = impl_->go_back(); !back) {
+    if (Result<> back = impl_->roll_back(); !back) {
       if (!impl_->run->has_sweep()) {
         impl_->fate.set(Fate::broken,
                         {Code::state,

@@ -121,12 +121,12 @@ Result<> StepRun::results_in(std::size_t chunk) {
   if (!exchange_->has_results(chunk)) return {};
   Updates* const updates = exchange_->updates();
   EBB_TRY(ranks_->together("orthogonalizing", [updates] { return updates->made(); }));
-  return travel_in_step("results apart", [&] { return exchange_->results_apart(chunk); });
+  return travel_in_step("scattering results", [&] { return exchange_->scatter_results(chunk); });
 }
 
-Result<> StepRun::updates_together(std::size_t chunk) {
+Result<> StepRun::gather_updates(std::size_t chunk) {
   if (!exchange_->has_updates(chunk)) return {};
-  EBB_TRY(travel_in_step("updates together", [&] { return exchange_->updates_together(chunk); }));
+  EBB_TRY(travel_in_step("gathering updates", [&] { return exchange_->gather_updates(chunk); }));
   exchange_->updates()->orthogonalize(chunk, gradients_.absent(), computing_.bf16());
   return {};
 }
@@ -163,7 +163,7 @@ void StepRun::begin(float grad_scale) {
       if (!std::exchange(begun, true))
         sweep_->begin_update(steps_.now() + 1, grad_scale, gradients_.absent());
       const Result<> swept = sweep_chunk(chunk);
-      if (sweep_->spoiled()) flow_->spoil();
+      if (sweep_->non_finite()) flow_->invalidate();
       EBB_TRY(swept);
       flow_->swept();
     }
@@ -173,7 +173,7 @@ void StepRun::begin(float grad_scale) {
       {.chunks = setup_.chunks().count(),
        .in = [this](std::size_t chunk) { return bring_in(chunk); },
        .out = [this](std::size_t chunk) { return weights_out(chunk, exchange_->touched()); },
-       .between = [this](std::size_t chunk) { return updates_together(chunk); },
+       .between = [this](std::size_t chunk) { return gather_updates(chunk); },
        .sweep = update,
        .doing = "sweeping its state",
        .leaves_early = EarlyPieces::Left::none});

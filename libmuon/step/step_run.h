@@ -68,7 +68,7 @@ class StepRun {
   Result<> gradients_in_early(std::size_t piece);
   Result<> sums_in_again(std::size_t chunk);
   Result<> results_in(std::size_t chunk);
-  Result<> updates_together(std::size_t chunk);
+  Result<> gather_updates(std::size_t chunk);
   Result<> weights_out(std::size_t chunk, const Travels& travels);
   using Run = std::function<Result<std::uint64_t>()>;
   Result<double> travel(const char* what, const Run& run);  // seconds

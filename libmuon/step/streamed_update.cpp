@@ -19,7 +19,7 @@ StreamedUpdate::StreamedUpdate(const Of& of, libswap::Pool& pool)
       room_(of.room.as(DType::f32).sub(0, streaming_.ring())),
       pool_(pool),
       matrix_(muon_spec(of.model, of.item.parts.front().param), of.bf16,
-              panels_of(of.model, of.item), of.scratch.bytes(), of.spoiled) {}
+              panels_of(of.model, of.item), of.scratch.bytes(), of.non_finite) {}
 
 StreamedUpdate::~StreamedUpdate() {
   for (const Event& event : busy_) pool_.help_until(event);

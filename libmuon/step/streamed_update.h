@@ -20,7 +20,7 @@ class StreamedUpdate {
     const Item& item;
     Bf16 bf16 = Bf16::emulated;
     libswap::Buffer room, scratch;
-    Spoiled spoiled;
+    NonFinite non_finite;
   };
   StreamedUpdate(const Of& of, libswap::Pool& pool);
   ~StreamedUpdate();  // waits for what it began

@@ -107,7 +107,7 @@ void Sweep::go_on() { cache_.go_on(); }
 
 Result<> Sweep::make_visit(std::size_t chunk) {
   if (const Result<> fine = matrices_->check(parts_.plan.schedule()[updates_.position()]); !fine) {
-    spoiled_ = true;
+    non_finite_ = true;
     return fine;
   }
   EBB_TRY_ASSIGN(const Stream::Lease lease, updates_.take());
@@ -146,14 +146,14 @@ Event Sweep::work(const Visited& visit, std::vector<Leaving>& out) {
     case Action::decay:
       return decay(visit);
     case Action::prepare:
-    case Action::again:
+    case Action::recompute:
       return prepare(visit);
     case Action::normalise:
-    case Action::lend:
-    case Action::take_back:
+    case Action::read_moments:
+    case Action::write_moments:
       return matrices_->move_moments(visit);
     case Action::finish:
-    case Action::hand_out:
+    case Action::emit_update:
       return finish(visit, out);
     case Action::local:
       break;
@@ -186,8 +186,8 @@ PrepareRange Sweep::prepare_range(const Visited& visit, const StatePlan::Span& s
                      .g = gradient.empty() ? gradient : gradient.sub(ahead, count),
                      .m = state(0),
                      .u = piece.update,
-                     .again = visit.scheduled.action == Action::again};
-  if (const Buffer decay = matrices_->decay_apart(visit, span); !decay.empty())
+                     .recompute = visit.scheduled.action == Action::recompute};
+  if (const Buffer decay = matrices_->separate_decay(visit, span); !decay.empty())
     range.decay = decay.sub(ahead, count);
   if (columns.size() == 1) return range;
   range.scales = state(1);

@@ -70,10 +70,10 @@ class Sweep {
   // untouched: tiles of nothing else are not visited. `absent` is borrowed until the end.
   void begin_update(std::uint64_t step, float grad_scale, const AbsentGradients& absent);
   // To the end of a chunk, or to the first error of the disk: then again, after go_on(), with the
-  // same bits. Chunks in ascending order. Code::state, and spoiled() from then on, where what
+  // same bits. Chunks in ascending order. Code::state, and non_finite() from then on, where what
   // Newton-Schulz made is not finite: it has reached no weight, but there is no going on.
   Result<> update(std::size_t chunk);
-  bool spoiled() const { return spoiled_; }
+  bool non_finite() const { return non_finite_; }
   void go_on();
   const libswap::TileCache& cache() const { return cache_; }
 
@@ -154,7 +154,7 @@ class Sweep {
   // Of the thread that sweeps.
   libswap::Stream updates_;
   std::unique_ptr<libswap::Lift> lift_;
-  bool spoiled_ = false;
+  bool non_finite_ = false;
   std::vector<libswap::Event> handed_out_;  // of the chunk: not yet seen to have passed
   float grad_scale_ = 0;
   const AbsentGradients* absent_ = nullptr;

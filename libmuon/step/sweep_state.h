@@ -19,7 +19,7 @@ class SweepState {
   // Of a new work.
   void begin() {
     swept_ = 0;
-    spoiled_ = lost_ = false;
+    invalid_ = lost_ = false;
   }
   // Work::sweep is called: for a new work, or for the rest of one.
   void start() { running_ = true; }
@@ -41,9 +41,9 @@ class SweepState {
   double seconds() const { return seconds_ + (since_ ? libswap::seconds_since(*since_) : 0); }
 
   // Nobody may go on with what it did; `lose`: because memory was not there.
-  void spoil() { spoiled_ = true; }
-  void lose() { lost_ = spoiled_ = true; }
-  bool spoiled() const { return spoiled_; }
+  void invalidate() { invalid_ = true; }
+  void lose() { lost_ = invalid_ = true; }
+  bool invalid() const { return invalid_; }
   bool lost() const { return lost_; }
 
  private:
@@ -52,7 +52,7 @@ class SweepState {
     since_.reset();
   }
 
-  bool running_ = false, spoiled_ = false, lost_ = false;
+  bool running_ = false, invalid_ = false, lost_ = false;
   std::size_t swept_ = 0;
   Result<> answer_;
   std::optional<Clock::time_point> since_;

@@ -10,7 +10,7 @@ namespace ebb::libmuon {
 Result<> Engine::Impl::can_take(std::span<const std::uint32_t> params) {
   EBB_TRY(not_stopped_in_a_step());
   EBB_TRY(fate.check(Fate::writing));
-  EBB_TRY(fate.check(Fate::owing));
+  EBB_TRY(fate.check(Fate::undelivered));
   EBB_TRY(home.usable());
   const ModelSpec& model = setup.config.model;
   for (const std::uint32_t param : params) {

@@ -13,7 +13,7 @@ using libswap::Event;
 namespace {
 
 constexpr std::uint64_t kAlign = 64;  // a matrix begins on a cache line
-constexpr std::uint64_t kVerdictBytes = sizeof(std::uint32_t);
+constexpr std::uint64_t kFlagBytes = sizeof(std::uint32_t);
 
 bool narrow(DType dtype) { return dtype != DType::f32; }
 
@@ -92,15 +92,15 @@ Updates::Rooms Updates::rooms_of(const Parts& parts) {
   rooms.whole_o = room_of(parts, &Chunks::results, plan.matrices(), plan.results(),
                           [&](std::uint32_t param) { return !in_place(plan, param); });
   rooms.moments = moments_room(parts, rooms.whole_u);
-  rooms.decays =
-      room_of(parts, &Chunks::updates, plan.shards(), plan.shards(),
-              [&](std::uint32_t param) { return decays_apart(muon_spec(parts.model, param)); });
+  rooms.decays = room_of(
+      parts, &Chunks::updates, plan.shards(), plan.shards(),
+      [&](std::uint32_t param) { return decays_separately(muon_spec(parts.model, param)); });
   rooms.scratch = newton_schulz_need(parts.model, items, parts.accelerator);
   return rooms;
 }
 
 std::uint64_t Updates::Rooms::bytes() const {
-  std::uint64_t bytes = wide + scratch + kVerdictBytes;
+  std::uint64_t bytes = wide + scratch + kFlagBytes;
   for (const Room* room : all(*this)) bytes += room->bytes;
   return bytes;
 }
@@ -119,7 +119,7 @@ Result<std::unique_ptr<Updates>> Updates::make(const Parts& parts, libswap::Pool
   }
   EBB_TRY_ASSIGN(updates->wide_, libswap::allocate(device, rooms.wide));
   EBB_TRY_ASSIGN(updates->scratch_, libswap::allocate(device, rooms.scratch));
-  EBB_TRY_ASSIGN(updates->verdict_, libswap::allocate(device, kVerdictBytes));
+  EBB_TRY_ASSIGN(updates->flag_, libswap::allocate(device, kFlagBytes));
   updates->forget();
   return updates;
 }
@@ -153,24 +153,24 @@ std::vector<MatrixUpdates::Piece> Updates::result(const Visited& visit,
 }
 
 Buffer Updates::decay(const Visited& visit, const StatePlan::Span& span) {
-  const Buffer apart = decay_apart(visit, span);
+  const Buffer apart = separate_decay(visit, span);
   return apart.empty() ? part(Kind::update, visit.chunk, {span.param, span.range}) : apart;
 }
 
-Buffer Updates::decay_apart(const Visited& visit, const StatePlan::Span& span) {
-  if (!decays_apart(muon_spec(parts_.model, span.param))) return {};
+Buffer Updates::separate_decay(const Visited& visit, const StatePlan::Span& span) {
+  if (!decays_separately(muon_spec(parts_.model, span.param))) return {};
   return rooms_.decays.at(visit.chunk, {span.param, span.range});
 }
 
 // To who computes a chunk's matrices, and back.
 Event Updates::move_moments(const Visited& visit) {
-  const bool lent = visit.scheduled.action == Action::lend;
+  const bool leaves = visit.scheduled.action == Action::read_moments;
   for (const Event& event : visit.lift.ready()) pool_.help_until(event);
   for (const StatePlan::Span& span : visit.touched) {
     const Buffer there = moments(visit.chunk, {span.param, span.range});
     if (there.empty()) continue;
     const Buffer here = visit.columns[0].sub(span.tile_first, span.range.count);
-    pool_.help_until(lent ? libswap::copy(here, there, {}) : libswap::copy(there, here, {}));
+    pool_.help_until(leaves ? libswap::copy(here, there, {}) : libswap::copy(there, here, {}));
   }
   return {};
 }
@@ -198,7 +198,7 @@ void Updates::orthogonalize(std::size_t turn, const AbsentGradients& absent, Bf1
                        .count = batch.count,
                        .bf16 = bf16,
                        .u = u,
-                       .spoiled = verdict_.buffer().as(DType::u32),
+                       .non_finite = flag_.buffer().as(DType::u32),
                        .number = number};
       number += static_cast<std::uint32_t>(batch.count);
       numbered_.emplace_back(number, place.param);
@@ -221,9 +221,9 @@ void Updates::orthogonalize(std::size_t turn, const AbsentGradients& absent, Bf1
 
 void Updates::forget() {
   wait();
-  std::array<std::byte, kVerdictBytes> none{};
+  std::array<std::byte, kFlagBytes> none{};
   pool_.help_until(
-      libswap::copy(libswap::buffer_of(std::span<std::byte>(none)), verdict_.buffer(), {}));
+      libswap::copy(libswap::buffer_of(std::span<std::byte>(none)), flag_.buffer(), {}));
 }
 
 void Updates::wait() { pool_.help_until(std::exchange(made_, {})); }
@@ -232,7 +232,7 @@ Result<> Updates::made() {
   wait();
   std::uint32_t number = 0;
   const Buffer here = libswap::buffer_of(std::as_writable_bytes(std::span(&number, 1)));
-  pool_.help_until(libswap::copy(verdict_.buffer(), here, {}));
+  pool_.help_until(libswap::copy(flag_.buffer(), here, {}));
   if (libswap::Device* const device = kernels_->device()) EBB_TRY(device->status());
   if (number == 0) return {};
   using Numbered = std::pair<std::uint32_t, std::uint32_t>;

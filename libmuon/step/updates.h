@@ -50,7 +50,7 @@ class Updates final : public MatrixUpdates {
                             const FlatRange& portion) override;
   void prepared(const Visited&, const FlatRange&, const libswap::Event&) override {}
   libswap::Buffer decay(const Visited& visit, const StatePlan::Span& span) override;
-  libswap::Buffer decay_apart(const Visited& visit, const StatePlan::Span& span) override;
+  libswap::Buffer separate_decay(const Visited& visit, const StatePlan::Span& span) override;
   libswap::Event move_moments(const Visited& visit) override;
   // What comes back to a shard was looked at before (made()).
   Result<> check(const Visit&) override { return {}; }
@@ -109,7 +109,7 @@ class Updates final : public MatrixUpdates {
   const std::unique_ptr<Kernels> kernels_;
   Rooms rooms_;
   libswap::DeviceMemory wide_, scratch_;  // of one batch at a time: U and O in fp32
-  libswap::DeviceMemory verdict_;         // a matrix that is not finite, numbered from 1
+  libswap::DeviceMemory flag_;            // a matrix that is not finite, numbered from 1
   // Of the last turn, ascending: the number behind a batch' matrices, and their parameter.
   std::vector<std::pair<std::uint32_t, std::uint32_t>> numbered_;
   libswap::Event made_;  // passes when all of the last turn's are O

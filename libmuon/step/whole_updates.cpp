@@ -18,6 +18,7 @@ constexpr std::uint64_t kBothFlags = 2 * sizeof(std::uint32_t);
 
 WholeUpdates::Need WholeUpdates::need(const ModelSpec& model, const StatePlan& plan,
                                       const Accelerator* accelerator) {
+  if (plan.placement() == Placement::shard) return {};
   const auto matrices = std::span(plan.items()).first(plan.order().updates());
   return {.updates = plan.order().room() * sizeof(float),
           .newton_schulz = newton_schulz_need(model, matrices, accelerator),
@@ -146,7 +147,7 @@ Event WholeUpdates::move_moments(const Visited& visit) {
 // Before the first of an item's weights moves, or before each of its tiles where O comes with it.
 // Of what is untouched there is none: a visit that has no tile is made all the same.
 Result<> WholeUpdates::check(const Visit& visit) {
-  const bool applies = visit.action == Action::finish || visit.action == Action::hand_out;
+  const bool applies = visit.action == Action::finish || visit.action == Action::emit_update;
   if (!applies || untouched(visit.item)) return {};
   const TileEntry& entry = with_.plan.entry(visit);
   const bool streamed = static_cast<bool>(item(visit.item).streaming);

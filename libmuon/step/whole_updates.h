@@ -21,7 +21,7 @@ namespace ebb::libmuon {
 
 class WholeUpdates final : public MatrixUpdates {
  public:
-  // Bytes where it is computed.
+  // Bytes where it is computed; none in Placement::shard.
   struct Need {
     std::uint64_t updates = 0, newton_schulz = 0, flags = 0;
     std::uint64_t all() const { return updates + newton_schulz + flags; }
@@ -47,7 +47,7 @@ class WholeUpdates final : public MatrixUpdates {
   void prepared(const Visited& visit, const FlatRange& portion,
                 const libswap::Event& made) override;
   libswap::Buffer decay(const Visited& visit, const StatePlan::Span& span) override;
-  libswap::Buffer decay_apart(const Visited&, const StatePlan::Span&) override { return {}; }
+  libswap::Buffer separate_decay(const Visited&, const StatePlan::Span&) override { return {}; }
   libswap::Event move_moments(const Visited& visit) override;
   Result<> check(const Visit& visit) override;
   std::vector<Piece> result(const Visited& visit, const StatePlan::Span& span) override;

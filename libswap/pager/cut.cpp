@@ -54,7 +54,7 @@ Result<> TileCache::write_residents() {
           [this]() EBB_REQUIRES(mutex_) { return cut_.residents() < kMostResidentWrites; });
       if (cut_.error()) return *cut_.error();
       EBB_TRY(failures_.why());
-      // A guest may have been written, and have left, before its turn came.
+      // A client-managed tile may have been written, and have left, before its turn came.
       if (!tiles_[tile].cut_pending || tiles_[tile].writing) continue;
       tiles_[tile].writing = true;
       cut_.begin_resident();
@@ -93,7 +93,7 @@ void TileCache::fetch(std::uint64_t number) {
 // A resident tile whose write failed is still whole in memory and changed: the next cut writes it.
 void TileCache::resident_written(std::uint64_t number, const Result<>& result) {
   Tile& tile = tiles_[number];
-  if (!tile.cut_pending) return guest_written(number, result);
+  if (!tile.cut_pending) return managed_tile_written(number, result);
   if (!result && !cut_.error() && again_later(number)) return;
   cut_.end_resident();
   tile.writing = false;

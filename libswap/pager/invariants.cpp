@@ -33,8 +33,8 @@ std::optional<std::string> TileCache::broken_of(const Tile& tile) {
   const bool of_residents = tile.dirty || tile.cut_pending || tile.writing;
   return first_broken(std::array<Rule, 9>{{
       {"a resident is in memory, or comes", !tile.resident || here || reading},
-      {"a guest is a resident of the host, and not acquired",
-       !tile.guest || (tile.resident && !tile.on_device && !tile.in_use)},
+      {"a client-managed tile is a resident of the host, and not acquired",
+       !tile.client_managed || (tile.resident && !tile.on_device && !tile.in_use)},
       {"what lies on the device is resident", !tile.on_device || tile.resident},
       {"what is acquired is in memory, or about to leave", !tile.in_use || here || leaving},
       {"only what comes can be unwanted", !tile.unwanted || (reading && !tile.resident)},
@@ -50,21 +50,21 @@ std::optional<std::string> TileCache::broken_of(const Tile& tile) {
 // Each is a tile's, or free. Guests take frames of their client's choice, all of which are free to
 // the cache.
 std::optional<std::string> TileCache::broken_of_places() const {
-  std::vector<std::uint64_t> host = free_.frames(), device, guests;
+  std::vector<std::uint64_t> host = free_.frames(), device, managed;
   for (const Tile& tile : tiles_) {
     if (tile.bounce) host.push_back(*tile.bounce);
     if (tile.state == State::on_disk) continue;
-    (tile.guest ? guests : tile.on_device ? device : host).push_back(tile.frame);
+    (tile.client_managed ? managed : tile.on_device ? device : host).push_back(tile.frame);
   }
   host.insert(host.end(), free_.bounces().begin(), free_.bounces().end());
   const std::uint64_t places = memory_.places();
-  const bool apart = std::ranges::all_of(guests, [&](std::uint64_t i) { return i < places; });
-  std::ranges::sort(guests);
+  const bool apart = std::ranges::all_of(managed, [&](std::uint64_t i) { return i < places; });
+  std::ranges::sort(managed);
   return first_broken(std::array<Rule, 4>{{
       {"every place of the host has one user, or is free", host.size() == places && are_all(host)},
       {"every place of the device has one user", are_all(std::move(device))},
-      {"guests lie in frames", apart},
-      {"a frame has one guest", std::ranges::adjacent_find(guests) == guests.end()},
+      {"client-managed tiles lie in frames", apart},
+      {"a frame has one client-managed tile", std::ranges::adjacent_find(managed) == managed.end()},
   }});
 }
 

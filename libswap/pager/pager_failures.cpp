@@ -37,8 +37,8 @@ std::optional<std::uint64_t> PagerFailures::take_due(Clock::time_point now) {
   return tile;
 }
 
-void PagerFailures::unreadable(std::uint64_t guest, const Error& error) {
-  when_memory([&] { unreadable_.insert_or_assign(guest, error); });
+void PagerFailures::unreadable(std::uint64_t tile, const Error& error) {
+  when_memory([&] { unreadable_.insert_or_assign(tile, error); });
 }
 
 std::optional<Error> PagerFailures::why_unreadable(std::uint64_t first, std::uint64_t count) const {

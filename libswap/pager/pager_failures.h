@@ -1,5 +1,6 @@
 // PagerFailures: the reads and writes of a TileCache that failed: which are tried again, and when,
-// which were given up, and which guests cannot be read. For whoever has the lock of that cache.
+// which were given up, and which client-managed tiles cannot be read. For whoever has the lock of
+// that cache.
 #pragma once
 
 #include <chrono>
@@ -29,8 +30,8 @@ class PagerFailures {
   // Takes one that is to be tried again now.
   std::optional<std::uint64_t> take_due(Clock::time_point now);
 
-  void unreadable(std::uint64_t guest, const Error& error);
-  void readable(std::uint64_t guest) { unreadable_.erase(guest); }
+  void unreadable(std::uint64_t tile, const Error& error);
+  void readable(std::uint64_t tile) { unreadable_.erase(tile); }
   // The first of them.
   std::optional<Error> why_unreadable(std::uint64_t first, std::uint64_t count) const;
 

@@ -26,7 +26,7 @@ Result<std::unique_ptr<TileCache>> TileCache::open(IoQueue& io, Store& store, Po
   EBB_TRY_ASSIGN(TileMemory memory, TileMemory::allocate(homes, tile_bytes, device));
   std::unique_ptr<TileCache> cache(new TileCache(io, store, pool, homes, std::move(memory), trace));
   // Let go of by its destructor, so not before there is one. io_notes says why not.
-  static_cast<void>(io.keep_ready(cache->memory_.all(), tile_bytes));
+  static_cast<void>(io.register_buffers(cache->memory_.all(), tile_bytes));
   return cache;
 }
 
@@ -66,7 +66,7 @@ TileCache::~TileCache() {
     const MutexLock lock(mutex_);
     return in_flight_.all() == 0;
   });
-  io_.let_go(memory_.all());
+  io_.unregister_buffers(memory_.all());
 }
 
 bool TileCache::resident(std::uint64_t tile) const {
@@ -232,10 +232,10 @@ void TileCache::arrived(std::uint64_t number, const Result<>& result) {
     Tile& tile = tiles_[number];
     EBB_CHECK(tile.state == State::reading);
     if (tile.unwanted) return leave_memory(tile);
-    if (!result && !tile.guest) return failed(number, result.error());
+    if (!result && !tile.client_managed) return failed(number, result.error());
     if (!result && again_later(number)) return;
     if (!result) failures_.unreadable(number, result.error());
-    if (result && tile.guest) stats_.read_bytes += memory_.tile_bytes();
+    if (result && tile.client_managed) stats_.read_bytes += memory_.tile_bytes();
     if (!tile.on_device) return is_here(number);
     in_flight_.begin();
     from = buffer_of(frame_of(tile));

@@ -1,8 +1,8 @@
 // TileCache: which of a rank's tiles are in memory, under a hard budget, and which are on their way
 // to or from the store. Some are resident for ever, on the host or on a device; the others pass
 // through frames: read ahead strictly in the order asked for, written behind whoever changed them.
-// It knows no schedule: Stream is its client. SwapSpace is another: its tiles are guests, whose
-// frames it chooses itself.
+// It knows no schedule: Stream is its client. SwapSpace is another: its tiles are client-managed,
+// whose frames it chooses itself.
 //
 // Three kinds of I/O error, none of which loses a byte:
 //  - a read that fails, or brings other bytes than were written, is repeated, then leaves the tile
@@ -10,7 +10,7 @@
 //  - a write that fails is repeated, then leaves the tile in its frame;
 //    both stop the cache: every call answers the error until go_on() has tried again;
 //  - a resident tile that a cut could not write costs that cut and nothing else;
-//  - a guest that could not be read costs whoever wanted that guest.
+//  - a client-managed tile that could not be read costs whoever wanted that tile.
 // (A sync that fails is the store's affair: Store::usable().)
 //
 // Threading: one thread acquires and releases; finish_cut() may run on another. Checksums are jobs
@@ -110,9 +110,9 @@ class TileCache {
   // waits for its write. After an error the cut is to be abandoned.
   Result<> finish_cut();
 
-  // --- guests (guests.cpp): a client that has no order says itself which frame holds which tile,
-  // and until when. Reading, writing, checksums and cuts are those of residents. REQUIRES: a budget
-  // of frames alone, nothing prefetched or acquired.
+  // --- client-managed tiles (client_managed.cpp): a client that has no order says itself which
+  // frame holds which tile, and until when. Reading, writing, checksums and cuts are those of
+  // residents. REQUIRES: a budget of frames alone, nothing prefetched or acquired.
   std::span<std::byte> frames(std::uint64_t first, std::uint64_t count);
   // Begins to read the tile into the frame.
   void admit(std::uint64_t tile, std::uint64_t frame);
@@ -142,8 +142,8 @@ class TileCache {
   enum class State : std::uint8_t { on_disk, reading, in_memory, leaving };
   struct Tile {
     State state = State::on_disk;
-    bool resident = false;  // or a guest
-    bool guest = false;
+    bool resident = false;  // or a client-managed tile
+    bool client_managed = false;
     bool on_device = false;    // resident there
     bool in_use = false;       // acquired
     bool unwanted = false;     // forgotten while it was on its way in
@@ -195,7 +195,7 @@ class TileCache {
   Result<> write_residents();
   void write_resident(std::uint64_t tile);
   void fetch(std::uint64_t tile);
-  void guest_written(std::uint64_t tile, const Result<>& result) EBB_REQUIRES(mutex_);
+  void managed_tile_written(std::uint64_t tile, const Result<>& result) EBB_REQUIRES(mutex_);
   void resident_written(std::uint64_t tile, const Result<>& result) EBB_REQUIRES(mutex_);
   void wait_for_cut_writes(const std::function<bool()>& ready) EBB_REQUIRES(mutex_);
 

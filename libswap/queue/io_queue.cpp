@@ -58,7 +58,7 @@ struct IoQueue::Impl {
 
   mutable Mutex mutex;
   std::vector<IoRequest> incoming EBB_GUARDED_BY(mutex);
-  std::vector<std::function<void()>> errands EBB_GUARDED_BY(mutex);
+  std::vector<std::function<void()>> tasks EBB_GUARDED_BY(mutex);
   bool stopping EBB_GUARDED_BY(mutex) = false;
   IoStats stats EBB_GUARDED_BY(mutex);
 };
@@ -70,10 +70,10 @@ bool IoQueue::Impl::take_incoming() {
   {
     const MutexLock lock(mutex);
     taken.swap(incoming);
-    here.swap(errands);
+    here.swap(tasks);
     leave = stopping && taken.empty() && here.empty() && scheduler.idle();
   }
-  for (const auto& errand : here) errand();
+  for (const auto& task : here) task();
   for (IoRequest& request : taken) when_memory([&] { scheduler.add(std::move(request)); });
   return !leave;
 }
@@ -143,29 +143,29 @@ Result<> IoQueue::write(FileId file, std::uint64_t offset, std::span<const std::
   return submit_and_wait(*this, {RawOp::Kind::write, file, offset, data, priority, {}});
 }
 
-Result<> IoQueue::run_there(const std::function<Result<>(IoBackend&)>& errand) {
+Result<> IoQueue::run_there(const std::function<Result<>(IoBackend&)>& task) {
   EBB_CHECK(std::this_thread::get_id() != impl_->thread.get_id());
   EBB_TRY(impl_->process.check());
   IoBatch batch;
   std::function<void(Result<>)> done;
-  const auto run = [&] { done(or_no_memory([&] { return errand(*impl_->backend); })); };
+  const auto run = [&] { done(or_no_memory([&] { return task(*impl_->backend); })); };
   {
     const MutexLock lock(impl_->mutex);
-    impl_->errands.emplace_back([&run] { run(); });
+    impl_->tasks.emplace_back([&run] { run(); });
     done = batch.add();  // behind what may find no memory
   }
   impl_->backend->wake();
   return batch.wait();
 }
 
-Result<> IoQueue::keep_ready(std::span<std::byte> memory, std::uint64_t unit) {
-  return run_there([=](IoBackend& there) { return there.keep_ready(memory, unit); });
+Result<> IoQueue::register_buffers(std::span<std::byte> memory, std::uint64_t unit) {
+  return run_there([=](IoBackend& there) { return there.register_buffers(memory, unit); });
 }
 
-void IoQueue::let_go(std::span<std::byte> memory) {
+void IoQueue::unregister_buffers(std::span<std::byte> memory) {
   when_memory([&] {
     static_cast<void>(run_there([=](IoBackend& there) -> Result<> {
-      there.let_go(memory);
+      there.unregister_buffers(memory);
       return {};
     }));
   });

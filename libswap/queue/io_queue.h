@@ -64,15 +64,15 @@ class IoQueue {
   Result<> sync_data(FileId file);
 
   // IoBackend's, on the queue's thread: for memory that step after step uses.
-  Result<> keep_ready(std::span<std::byte> memory, std::uint64_t unit);
-  void let_go(std::span<std::byte> memory);
+  Result<> register_buffers(std::span<std::byte> memory, std::uint64_t unit);
+  void unregister_buffers(std::span<std::byte> memory);
 
   IoBackend& backend();  // names and files
   IoStats stats() const;
 
  private:
   struct Impl;
-  Result<> run_there(const std::function<Result<>(IoBackend&)>& errand);
+  Result<> run_there(const std::function<Result<>(IoBackend&)>& task);
   explicit IoQueue(std::unique_ptr<Impl> impl);
   std::unique_ptr<Impl> impl_;
 };

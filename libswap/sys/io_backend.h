@@ -91,12 +91,12 @@ class IoBackend {
   // --- data: called by one thread only (the IoQueue's) ---
   // Memory that many operations will use: the kernel keeps hold of its pages, in slices of whole
   // `unit`s, where it can and may. Nothing but speed depends on it.
-  virtual Result<> keep_ready(std::span<std::byte> memory, std::uint64_t unit) {
+  virtual Result<> register_buffers(std::span<std::byte> memory, std::uint64_t unit) {
     return Error{Code::unsupported, compose("{} keeps no hold of {} bytes in units of {}", name(),
                                             memory.size(), unit)};
   }
   // Before that memory is given back. REQUIRES: no operation uses it.
-  virtual void let_go(std::span<std::byte> memory) { static_cast<void>(memory); }
+  virtual void unregister_buffers(std::span<std::byte> memory) { static_cast<void>(memory); }
   virtual std::size_t capacity() const = 0;             // operations that may be in flight
   virtual void submit(std::span<const RawOp> ops) = 0;  // REQUIRES: in flight + ops <= capacity()
   // Blocks until at least one operation is done or wake() was called; returns how many were stored.

@@ -74,8 +74,8 @@ class UringBackend : public PosixBackend {
   void submit(std::span<const RawOp> ops) override;
   std::size_t wait(std::span<RawDone> done) override;
   void wake() override;
-  Result<> keep_ready(std::span<std::byte> memory, std::uint64_t unit) override;
-  void let_go(std::span<std::byte> memory) override;
+  Result<> register_buffers(std::span<std::byte> memory, std::uint64_t unit) override;
+  void unregister_buffers(std::span<std::byte> memory) override;
 
  private:
   using Slice = std::span<std::byte>;
@@ -165,7 +165,7 @@ int UringBackend::set_slice(unsigned index, Slice slice) {
   return 0;
 }
 
-Result<> UringBackend::keep_ready(std::span<std::byte> memory, std::uint64_t unit) {
+Result<> UringBackend::register_buffers(std::span<std::byte> memory, std::uint64_t unit) {
   start_once();
   int error = -broken_;
   if (error == 0 && slices_.empty()) {
@@ -182,11 +182,11 @@ Result<> UringBackend::keep_ready(std::span<std::byte> memory, std::uint64_t uni
     rest = rest.subspan(slice.size());
   }
   if (error == 0) return {};
-  let_go(memory);
+  unregister_buffers(memory);
   return errno_error(-error, compose("cannot register {} bytes with io_uring", memory.size()));
 }
 
-void UringBackend::let_go(std::span<std::byte> memory) {
+void UringBackend::unregister_buffers(std::span<std::byte> memory) {
   for (unsigned i = 0; i < slices_.size(); ++i) {
     const bool inside =
         slices_[i].data() >= memory.data() && slices_[i].data() < memory.data() + memory.size();

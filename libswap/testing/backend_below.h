@@ -53,10 +53,12 @@ class BackendBelow : public IoBackend {
   void submit(std::span<const RawOp> ops) override { below_->submit(ops); }
   std::size_t wait(std::span<RawDone> done) override { return below_->wait(done); }
   void wake() override { below_->wake(); }
-  Result<> keep_ready(std::span<std::byte> memory, std::uint64_t unit) override {
-    return below_->keep_ready(memory, unit);
+  Result<> register_buffers(std::span<std::byte> memory, std::uint64_t unit) override {
+    return below_->register_buffers(memory, unit);
   }
-  void let_go(std::span<std::byte> memory) override { below_->let_go(memory); }
+  void unregister_buffers(std::span<std::byte> memory) override {
+    below_->unregister_buffers(memory);
+  }
 
  protected:
   IoBackend& below() { return *below_; }

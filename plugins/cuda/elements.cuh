@@ -104,8 +104,8 @@ inline __device__ std::uint64_t place_of(const libmuon::PlainMatrices& of, std::
 
 // A matrix that is not finite; any of several may be the one that is told.
 inline __device__ void tell(const libmuon::PlainMatrices& of, std::uint64_t matrix) {
-  if (of.spoiled != nullptr)
-    *static_cast<volatile std::uint32_t*>(of.spoiled) =
+  if (of.non_finite != nullptr)
+    *static_cast<volatile std::uint32_t*>(of.non_finite) =
         of.number + static_cast<std::uint32_t>(matrix);
 }
 

@@ -370,7 +370,7 @@ TEST(TorchRankFiles, ThatSayNothingOfTheWholeAreNotJoined) {
   EXPECT_NE(error.message.find("does not join them"), std::string::npos);
 }
 
-// One dict, referred to forty thousand times: a few MiB of each file's own purse.
+// One dict, referred to forty thousand times: a few MiB of each file's own budget.
 TEST(TorchRankFiles, R08WhatSmallFilesUnfoldToIsLimitedForAllTogether) {
   test_support::PickleText pickle;
   pickle.raw("}(").text("a").raw("](}").put(1);

@@ -218,7 +218,7 @@ TEST(CudaKernels, NormaliseTellsWhichMatrixIsNotFinite) {
                               .matrix = block,
                               .count = 3,
                               .u = o.buffer(),
-                              .spoiled = told.buffer(),
+                              .non_finite = told.buffer(),
                               .number = 5},
                              v.buffer()};
   EXPECT_EQ(told.back(both.there->normalise({&range, 1}, {}))[0], 6u);
@@ -230,9 +230,9 @@ TEST(CudaKernels, OrthogonalizeTellsWhichOfManyThousandsIsNotFinite) {
   auto& device = both.plugged.device();
   const MuonSpec spec = MuonSpec::keller();
   const Block block = Block::matrix(1, 2);
-  constexpr std::uint64_t kCount = 4100, kSpoiled = 4098;
+  constexpr std::uint64_t kCount = 4100, kInvalid = 4098;
   auto numbers = gaussian(kCount * block.span(), 1);
-  numbers[kSpoiled * block.span()] = std::numeric_limits<float>::infinity();
+  numbers[kInvalid * block.span()] = std::numeric_limits<float>::infinity();
   Floats u(device, numbers, DType::f32);
   There<std::uint32_t> told(device, {0}, DType::u32);
   const auto room =
@@ -242,10 +242,10 @@ TEST(CudaKernels, OrthogonalizeTellsWhichOfManyThousandsIsNotFinite) {
                                                 .matrix = block,
                                                 .count = kCount,
                                                 .u = u.buffer(),
-                                                .spoiled = told.buffer(),
+                                                .non_finite = told.buffer(),
                                                 .number = 5},
                                                (*room).buffer(), {});
-  EXPECT_EQ(told.back(done)[0], kSpoiled + 5);
+  EXPECT_EQ(told.back(done)[0], kInvalid + 5);
 }
 
 }  // namespace

@@ -53,12 +53,12 @@ std::vector<float> taken(const Case& size, std::vector<float>& whole, std::uint6
 // U as an engine makes it: anew in every pass, whose kernels may spoil it. Pieces of the first pass
 // end anywhere.
 std::vector<float> streamed(const MuonSpec& spec, Bf16 bf16, const Case& size,
-                            const std::vector<float>& u, std::uint32_t* spoiled = nullptr) {
+                            const std::vector<float>& u, std::uint32_t* non_finite = nullptr) {
   const auto pool = libswap::Pool::start(3);
   if (!pool) return {};
   std::vector<std::byte> scratch(StreamedMatrix::scratch_bytes(spec, size.panels()),
                                  std::byte{0x7f});
-  StreamedMatrix matrix(spec, bf16, size.panels(), scratch, {spoiled, 1});
+  StreamedMatrix matrix(spec, bf16, size.panels(), scratch, {non_finite, 1});
   std::vector<float> made;
   for (std::uint64_t first = 0; first < u.size(); first += 7001) {
     std::vector<float> some(
@@ -150,13 +150,13 @@ TEST(Streamed, ZerosStayZerosAndWhatIsNotFiniteIsToldOf) {
   const Case size{1100, 96, 512};
   const MuonSpec spec = gram_specs().front();
   const std::vector<float> zeros(size.rows * size.cols, 0.0f);
-  std::uint32_t spoiled = 0;
-  EXPECT_TRUE(same_bits(streamed(spec, Bf16::emulated, size, zeros, &spoiled), zeros));
-  EXPECT_EQ(spoiled, 0u);
+  std::uint32_t non_finite = 0;
+  EXPECT_TRUE(same_bits(streamed(spec, Bf16::emulated, size, zeros, &non_finite), zeros));
+  EXPECT_EQ(non_finite, 0u);
   auto bad = gaussian(size.rows * size.cols, 5);
   bad[77777] = std::numeric_limits<float>::infinity();
-  EXPECT_TRUE(same_bits(streamed(spec, Bf16::emulated, size, bad, &spoiled), zeros));
-  EXPECT_EQ(spoiled, 1u);
+  EXPECT_TRUE(same_bits(streamed(spec, Bf16::emulated, size, bad, &non_finite), zeros));
+  EXPECT_EQ(non_finite, 1u);
 }
 
 // Iterations that end in infinity.
@@ -166,14 +166,14 @@ TEST(Streamed, AFactorThatIsNotFiniteIsToldOfBeforeThereIsAResult) {
   spec.form = Form::gram;
   spec.iterations.assign(8, {1e8f, 1e8f, 1e8f});
   std::vector<std::byte> scratch(StreamedMatrix::scratch_bytes(spec, size.panels()));
-  std::uint32_t spoiled = 0;
-  StreamedMatrix matrix(spec, Bf16::emulated, size.panels(), scratch, {&spoiled, 3});
+  std::uint32_t non_finite = 0;
+  StreamedMatrix matrix(spec, Bf16::emulated, size.panels(), scratch, {&non_finite, 3});
   auto u = gaussian(size.panel * size.cols, 5);
   auto squared = u;
   matrix.add_squares(squared);
   libswap::Pool pool;
   pool.help_until(pool.begin(matrix.next({2, true, true, u})));
-  EXPECT_EQ(spoiled, 3u);
+  EXPECT_EQ(non_finite, 3u);
 }
 
 TEST(Streamed, OnlyMatricesInGramFormThatAreNotSquareAre) {

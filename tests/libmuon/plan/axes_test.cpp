@@ -149,7 +149,7 @@ std::vector<double> costs_of(const ModelSpec& model) {
   double all_flops = 0, all_elems = 0;
   for (std::uint32_t param = 0; param < model.params.size(); ++param) {
     if (!is_muon(model, param)) continue;
-    for (const Whole& whole : wholes_of(model, param)) flops[param] += whole.flops;
+    for (const MatrixRun& whole : matrix_runs_of(model, param)) flops[param] += whole.flops;
     elems[param] = static_cast<double>(formats::volume(model.params[param].shape));
     all_flops += flops[param];
     all_elems += elems[param];

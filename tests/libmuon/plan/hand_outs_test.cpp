@@ -78,7 +78,7 @@ bool is_update(const ModelSpec& model, std::uint32_t param) {
 // A visit without its tile's number; what is handed out counts as the masters that it is without.
 auto key_of(const StatePlan& plan, const Visit& visit) {
   const TileEntry& entry = plan.entry(visit);
-  const Action what = visit.action == Action::hand_out ? Action::finish : visit.action;
+  const Action what = visit.action == Action::emit_update ? Action::finish : visit.action;
   return std::tuple(what, visit.item, entry.first, entry.count, entry.first_part);
 }
 
@@ -116,9 +116,9 @@ TEST(HandOuts, AreThoseOfAChunkWhereItEndsAndEachOnceOverAllRanks) {
       for (std::size_t chunk = 0; chunk < chunks.count(); ++chunk) {
         for (; visit < chunks.visits_end(chunk); ++visit) {
           const Visit& one = plan.schedule()[visit];
-          if (one.action != Action::hand_out && one.action != Action::finish) continue;
+          if (one.action != Action::emit_update && one.action != Action::finish) continue;
           for (const StatePlan::Span& span : plan.spans(plan.entry(one))) {
-            EXPECT_EQ(is_update(model, span.param), one.action == Action::hand_out);
+            EXPECT_EQ(is_update(model, span.param), one.action == Action::emit_update);
             count(span.param, span.range, here);
             count(span.param, span.range, handed_out);
           }
@@ -156,7 +156,7 @@ TEST(HandOuts, HaveNoTilesAndShareNoItemWithMasters) {
         for (const libmuon::ItemPart& part : item.parts)
           EXPECT_EQ(is_update(model, part.param), is_update(model, item.parts.front().param));
       for (const Visit& visit : plan.schedule()) {
-        EXPECT_EQ(visit.has_tile(), visit.action != Action::hand_out);
+        EXPECT_EQ(visit.has_tile(), visit.action != Action::emit_update);
         EXPECT_EQ(visit.changes(), visit.has_tile());
       }
       without += plan.state_bytes();

@@ -68,7 +68,7 @@ Loads loads_of(const Owned& owned, std::uint32_t ranks) {
   }
   for (const OwnedRun& run : owned.runs) {
     if (!is_muon(owned.model, run.param)) continue;
-    for (const Whole& whole : wholes_of(owned.model, run.param)) {
+    for (const MatrixRun& whole : matrix_runs_of(owned.model, run.param)) {
       if (formats::overlap(whole.range, run.range).count == 0) continue;
       const double cost =
           std::max(whole.flops / flops, static_cast<double>(whole.range.count) / elems);
@@ -94,7 +94,7 @@ Travel travel_of(const Owned& owned) {
     const auto held = [&](FlatRange range, std::uint32_t shard) {
       return formats::overlap(part.held_by(shard), range).count;
     };
-    for (const Whole& whole : wholes_of(owned.model, run.param)) {
+    for (const MatrixRun& whole : matrix_runs_of(owned.model, run.param)) {
       if (formats::overlap(whole.range, run.range).count == 0) continue;
       const auto [first, last] = part.shards_of(whole.range);
       std::uint64_t most = 0;

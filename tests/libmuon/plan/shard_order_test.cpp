@@ -63,7 +63,7 @@ FlatRange kept(const StatePlan& plan, const Transit& transit) {
 }
 std::uint64_t computed(const StatePlan& plan, const Transit& transit) {
   std::uint64_t elems = 0;
-  for (const auto& [whole, moments, streaming] : plan.wholes(transit.param))
+  for (const auto& [whole, moments, streaming] : plan.matrix_runs(transit.param))
     if (plan.computes(transit.param, whole.first))
       elems += formats::overlap(whole, transit.range).count;
   return elems;
@@ -107,7 +107,7 @@ TEST(ShardOrder, BringsUTogetherBehindItsTurnAndOApartBeforeItsOwn) {
         for (const Transit& transit : chunks.updates(turn)) {
           numbers.insert(numbers.end(),
                          {turn, transit.param, transit.range.first, transit.range.count});
-          for (const auto& [whole, moments, streaming] : plan.wholes(transit.param)) {
+          for (const auto& [whole, moments, streaming] : plan.matrix_runs(transit.param)) {
             const std::uint64_t here = formats::overlap(whole, transit.range).count;
             EXPECT_TRUE(here == 0 || here == whole.count) << "a slice of " << transit.param;
           }
@@ -274,12 +274,12 @@ TEST(ShardOrder, LendsSecondMomentsToWhoComputes) {
         const std::size_t turn = turn_of(*plan, visit);
         EXPECT_GE(turn, last);
         last = turn;
-        if (visit.action == Action::lend) {
+        if (visit.action == Action::read_moments) {
           EXPECT_FALSE(visit.changes());
           EXPECT_EQ(last, 2u * visit.item);
           EXPECT_TRUE(lent.emplace(visit.tile, visit.item).second);
         }
-        if (visit.action == Action::take_back) {
+        if (visit.action == Action::write_moments) {
           EXPECT_TRUE(visit.changes());
           EXPECT_EQ(last, 2u * visit.item + ShardOrder::kTurnsBetween);
           EXPECT_TRUE(back.emplace(visit.tile, visit.item).second);

@@ -343,7 +343,7 @@ TEST(StatePlan, LaysMomentumInInt8AsWholeBlocksAndTheirScales) {
         ASSERT_TRUE(plan);
         std::uint64_t bytes = 0;
         for (std::uint32_t param = 0; param < model.params.size(); ++param)
-          for (const auto& whole : (*plan).wholes(param))
+          for (const auto& whole : (*plan).matrix_runs(param))
             EXPECT_EQ(formats::overlap((*plan).run_of(param, whole.range.first).range, whole.range),
                       whole.range)
                 << "cut between owners";
@@ -381,7 +381,7 @@ TEST(StatePlan, LaysMomentumInInt8AsWholeBlocksAndTheirScales) {
   const auto plan = StatePlan::make(model, over(1, Policy::zero3), 4096, Rank{0}, kRoom, int8);
   ASSERT_TRUE(plan);
   const auto wholes = [&](std::size_t back) {
-    return (*plan).wholes(static_cast<std::uint32_t>(model.params.size() - back)).size();
+    return (*plan).matrix_runs(static_cast<std::uint32_t>(model.params.size() - back)).size();
   };
   EXPECT_EQ(wholes(303), 6u);
   EXPECT_EQ(wholes(2), 1u);

@@ -87,7 +87,7 @@ TEST(Streaming, TheRingHoldsWhatIsStillToBeApplied) {
           EXPECT_TRUE(made == elems || made / streaming.panel() * streaming.panel() >= applied);
           continue;
         }
-        EXPECT_EQ(leg.action, leg.pass == 1 ? Action::prepare : Action::again);
+        EXPECT_EQ(leg.action, leg.pass == 1 ? Action::prepare : Action::recompute);
         EXPECT_EQ(leg.elems.first, std::exchange(passed[leg.pass], end));
         if (leg.pass < streaming.passes) continue;
         made = end;
@@ -143,7 +143,7 @@ TEST(Streaming, AStepVisitsTheMomentumInEachPassAndTheMastersOnce) {
   for (const Visit& visit : plan.schedule()) {
     if (plan.items()[visit.item].streaming.wide()) continue;
     const std::uint32_t before = visits[visit.tile][visit.action]++;
-    if (visit.action == Action::again) {
+    if (visit.action == Action::recompute) {
       EXPECT_EQ(visit.pass, before + 2);
       EXPECT_TRUE(visits[visit.tile].contains(Action::prepare));
       EXPECT_FALSE(visit.changes());
@@ -159,7 +159,7 @@ TEST(Streaming, AStepVisitsTheMomentumInEachPassAndTheMastersOnce) {
     const Action moves = momentum ? Action::prepare : masters ? Action::finish : Action::local;
     EXPECT_EQ(visits[tile][moves], 1u);
     const bool again = item.streaming && momentum;
-    EXPECT_EQ(visits[tile][Action::again], again ? 3u : 0u) << tile;
+    EXPECT_EQ(visits[tile][Action::recompute], again ? 3u : 0u) << tile;
     streamed += again;
   }
   // tall, and each matrix of the stack.
@@ -183,7 +183,7 @@ TEST(Streaming, AStepVisitsTheTilesOfAWideMatrixForTheStripsThatTheyHave) {
     EXPECT_TRUE(
         item.streaming.needs(visit.action, visit.pass, {entry.first, entry.count}, item.elems));
     if (visit.action == Action::finish) handed_out[visit.tile] += plan.hands_out(visit);
-    if (visit.action == Action::again) ++again;
+    if (visit.action == Action::recompute) ++again;
   }
   EXPECT_EQ(handed_out.size(), 28u) << "tiles of masters";
   for (const auto& [tile, times] : handed_out) EXPECT_EQ(times, 1u);

@@ -47,14 +47,14 @@ Flow::Ended run_work(Flow& flow, const std::function<void(std::size_t)>& sweep,
 
 Result<> no_travel(std::size_t) { return {}; }
 
-TEST(FlowWithoutMemory, ASweepIsLostOnItsRankAndSpoiledOnTheOthers) {
+TEST(FlowWithoutMemory, ASweepIsLostOnItsRankAndInvalidOnTheOthers) {
   for (std::size_t at = 0; at < kChunksWithout; ++at)
     on_two_ranks([&](const Unlucky& rank) {
       const auto sweep = [&](std::size_t chunk) {
         if (rank.unlucky && chunk == at) test::find_no_memory();
       };
       const Flow::Ended ended = run_work(rank.flow, sweep, no_travel, no_travel);
-      EXPECT_EQ(ended.how, rank.unlucky ? Flow::Ended::How::lost : Flow::Ended::How::spoiled);
+      EXPECT_EQ(ended.how, rank.unlucky ? Flow::Ended::How::lost : Flow::Ended::How::invalid);
       EXPECT_EQ(ended.why->code, rank.unlucky ? Code::no_memory : Code::peer);
       EXPECT_EQ(rank.flow.wait_for_out(at).error().code, ended.why->code);
       EXPECT_TRUE(rank.ranks.agree(0)) << "they still meet";

@@ -126,7 +126,7 @@ libmuon::StatePlan plan_of(const Training& setup, std::uint32_t rank) {
 }
 
 // Of a step: whether an item's O is finite is a number of 32 bits, and looked at on the host.
-std::uint64_t verdict_bytes(const Training& setup) {
+std::uint64_t flag_bytes(const Training& setup) {
   std::uint64_t items = 0;
   for (std::uint32_t rank = 0; rank < setup.ranks; ++rank)
     items += plan_of(setup, rank).order().updates();
@@ -137,7 +137,7 @@ std::uint64_t verdict_bytes(const Training& setup) {
 TEST(Tiers, MoveWhatIsNotAtHomeOnTheDeviceAndNothingElse) {
   const Moved at_home = moved({}, Tier::device);
   EXPECT_EQ(at_home.up, 3 * model_bytes()) << "gradients up";
-  EXPECT_EQ(at_home.down, 3 * (model_bytes() + verdict_bytes({}))) << "weights down";
+  EXPECT_EQ(at_home.down, 3 * (model_bytes() + flag_bytes({}))) << "weights down";
   for (const Tier tier : {Tier::host, Tier::nvme}) {
     const Moved passing = moved({}, tier);
     EXPECT_EQ(passing.up, at_home.up + 3 * passing.tile_bytes);
@@ -161,8 +161,7 @@ TEST(Tiers, OfATrainerOnTheDeviceMoveNothingOrWhatTravels) {
     }
   }
   ASSERT_GT(gathered, 0u);
-  const std::uint64_t model = model_bytes(),
-                      looks = 2 * sizeof(libmuon::Look) + verdict_bytes(setup);
+  const std::uint64_t model = model_bytes(), looks = 2 * sizeof(libmuon::Look) + flag_bytes(setup);
   const Moved inside = moved(setup, Tier::device);
   EXPECT_EQ(inside.up, 3 * model) << "the trainer's own gradients";
   EXPECT_EQ(inside.down, 3 * looks);

@@ -104,7 +104,7 @@ class LateKernels : public libmuon::Kernels {
   }
   MatrixBatch opened(const MatrixBatch& batch) const {
     return {batch.spec,   batch.matrix,     batch.count,
-            batch.bf16,   opened(batch.u),  opened(batch.spoiled),
+            batch.bf16,   opened(batch.u),  opened(batch.non_finite),
             batch.number, opened(batch.in), opened(batch.out)};
   }
   DecayRange opened(const DecayRange& range) const {

@@ -55,7 +55,7 @@ class ReadyMemory : public testing::Test {
 
 // The kernel reads into the pages that were there when it was told of them.
 TEST_F(ReadyMemory, IsLookedUpOnce) {
-  ASSERT_TRUE(succeeded(queue_->keep_ready(memory_.bytes(), kUnit)));
+  ASSERT_TRUE(succeeded(queue_->register_buffers(memory_.bytes(), kUnit)));
   EXPECT_TRUE(reads_what_was_written());
   replace_pages();
   EXPECT_FALSE(reads_what_was_written()) << "the operation did not use what is registered";
@@ -63,8 +63,8 @@ TEST_F(ReadyMemory, IsLookedUpOnce) {
 
 TEST_F(ReadyMemory, IsForgottenWhenItIsLetGo) {
   for (int times = 0; times < 200; ++times) {  // more often than there are slices
-    ASSERT_TRUE(succeeded(queue_->keep_ready(memory_.bytes(), kUnit)));
-    queue_->let_go(memory_.bytes());
+    ASSERT_TRUE(succeeded(queue_->register_buffers(memory_.bytes(), kUnit)));
+    queue_->unregister_buffers(memory_.bytes());
     replace_pages();
     ASSERT_TRUE(reads_what_was_written());
   }
@@ -72,7 +72,7 @@ TEST_F(ReadyMemory, IsForgottenWhenItIsLetGo) {
 
 TEST_F(ReadyMemory, ServesOperationsThatLieInItAndOthersGoTheUsualWay) {
   const auto part = memory_.bytes().subspan(2 * kUnit, 8 * kUnit);
-  ASSERT_TRUE(succeeded(queue_->keep_ready(part, kUnit)));
+  ASSERT_TRUE(succeeded(queue_->register_buffers(part, kUnit)));
   EXPECT_TRUE(reads_what_was_written());
   for (std::uint64_t first = 0; first + 3 * kUnit <= kBytes; first += kUnit) {
     const auto some = memory_.bytes().subspan(first, 3 * kUnit);
@@ -97,7 +97,7 @@ TEST_F(ReadyMemory, IsNotNeededAndTooLittleLockedMemoryIsOneLine) {
     if (!made) return;  // not even the ring may be locked
     queue_ = value_of(IoQueue::start(std::move(*made), {}));
     file_ = value_of(queue_->backend().open(directory_.path() / "data", {.access = Access::read}));
-    const Result<> kept = queue_->keep_ready(memory_.bytes(), kUnit);
+    const Result<> kept = queue_->register_buffers(memory_.bytes(), kUnit);
     ASSERT_FALSE(kept);
     EXPECT_NE(kept.error().message.find("cannot register"), std::string::npos);
     EXPECT_TRUE(reads_what_was_written());

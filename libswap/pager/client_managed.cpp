@@ -13,7 +13,7 @@ void TileCache::admit(std::uint64_t number, std::uint64_t frame) {
   const MutexLock lock(mutex_);
   Tile& tile = tiles_[number];
   EBB_CHECK(tile.state == State::on_disk);
-  tile.resident = tile.guest = true;
+  tile.resident = tile.client_managed = true;
   tile.state = State::reading;
   tile.frame = frame;
   submit_read(number);
@@ -33,7 +33,7 @@ void TileCache::change(std::uint64_t number, std::uint64_t frame, std::uint64_t 
   const MutexLock lock(mutex_);
   Tile& tile = tiles_[number];
   EBB_CHECK(!tile.writing && !tile.cut_pending && tile.state != State::reading);
-  tile.resident = tile.guest = true;
+  tile.resident = tile.client_managed = true;
   tile.state = State::in_memory;
   tile.frame = frame;
   tile.step = step;
@@ -71,7 +71,7 @@ void TileCache::write_out(std::uint64_t number) {
   pool_.post(write);
 }
 
-void TileCache::guest_written(std::uint64_t number, const Result<>& result) {
+void TileCache::managed_tile_written(std::uint64_t number, const Result<>& result) {
   if (!result) return failed(number, result.error());
   Tile& tile = tiles_[number];
   tile.writing = tile.dirty = false;
@@ -84,9 +84,9 @@ void TileCache::guest_written(std::uint64_t number, const Result<>& result) {
 void TileCache::dismiss(std::uint64_t number) {
   const MutexLock lock(mutex_);
   Tile& tile = tiles_[number];
-  EBB_CHECK(tile.guest && tile.state == State::in_memory && !tile.dirty);
+  EBB_CHECK(tile.client_managed && tile.state == State::in_memory && !tile.dirty);
   failures_.readable(number);
-  tile.resident = tile.guest = false;
+  tile.resident = tile.client_managed = false;
   tile.state = State::on_disk;
 }
 

@@ -33,7 +33,7 @@ std::uint32_t told(const MuonSpec& spec, std::vector<float> u) {
   return number;
 }
 
-TEST(Spoiled, IsToldByNewtonSchulzAndByNothingThatIsFinite) {
+TEST(NonFinite, IsToldByNewtonSchulzAndByNothingThatIsFinite) {
   std::vector<float> u(240);
   for (std::size_t i = 0; i < u.size(); ++i) u[i] = noise(0, 1, i);
   for (const char* preset : {"keller", "gram", "nanogpt"}) {
@@ -49,7 +49,7 @@ TEST(Spoiled, IsToldByNewtonSchulzAndByNothingThatIsFinite) {
   }
 }
 
-TEST(Spoiled, IsToldOfSecondMomentsThatAreNone) {
+TEST(NonFinite, IsToldOfSecondMomentsThatAreNone) {
   MuonSpec spec = *libmuon::preset("normuon");
   libswap::Pool pool;
   for (const float moment : {0.5f, NAN, -1.0f}) {
@@ -129,13 +129,13 @@ void expect_to_stop_before_a_weight_moves(const Ill& ill) {
 }
 
 // A matrix of many tiles, and small ones that share an item.
-TEST(Spoiled, AStepStopsOnAllRanksBeforeAWeightMoves) {
+TEST(NonFinite, AStepStopsOnAllRanksBeforeAWeightMoves) {
   for (const auto placement : kPlacements)
     for (const char* param : {"blk.0.qkv", "blk.0.down", "row", "prime"})
       expect_to_stop_before_a_weight_moves({param, nullptr, placement});
 }
 
-TEST(Spoiled, AStepStopsOnADeviceWhoseEventsComeLate) {
+TEST(NonFinite, AStepStopsOnADeviceWhoseEventsComeLate) {
   for (const auto placement : kPlacements) {
     LateAccelerator accelerator(5, 50);
     expect_to_stop_before_a_weight_moves({"blk.0.up", &accelerator, placement});

@@ -1,4 +1,4 @@
-// Guests of a cache, in any order, with cuts and a disk that fails at times.
+// Client-managed tiles of a cache, in any order, with cuts and a disk that fails at times.
 #include <gtest/gtest.h>
 
 #include <random>
@@ -138,7 +138,7 @@ class Client {
   std::uint64_t written_ = 0, step_ = 0, mended_ = 0;
 };
 
-TEST(Guests, KeepWhatTheirClientChangedInAnyOrderOnADiskThatFails) {
+TEST(ClientManagedTiles, KeepWhatTheirClientChangedInAnyOrderOnADiskThatFails) {
   std::uint64_t mended = 0;
   for (std::uint32_t seed = 0; seed < 24; ++seed) {
     SCOPED_TRACE(seed);
