@@ -5,8 +5,10 @@ from __future__ import annotations
 import copy
 import errno
 import pickle
+import re
 import traceback
 import unittest
+from pathlib import Path
 from unittest import mock
 
 import ebb
@@ -54,6 +56,10 @@ def last_error(code: int, **places: object) -> _abi.Error:
 def full(code: int) -> ebb.Error:
     places = {key: v.encode() if isinstance(v, str) else v for key, v in PLACES.items()}
     return errors.from_c("ebb_engine_step", code, last_error(code, hint=HINT.encode(), **places))
+
+
+# Of ebb.h, in hints that no user of ebb.torch meets: the package makes these calls itself.
+OUR_OWN = {"ebb_engine_begin_step()", "ebb_engine_gradients()"}
 
 
 class Errors(unittest.TestCase):
@@ -132,6 +138,17 @@ class Errors(unittest.TestCase):
 
 def shown(error: ebb.Error) -> str:
     return "".join(traceback.format_exception(type(error), error, None))
+
+    def test_hints_name_what_python_has(self) -> None:
+        hint = b"ebb_engine_continue() goes on; ebb_engine_save_to() another directory"
+        error = errors.from_c("ebb_engine_step", _abi.STATE, last_error(_abi.STATE, hint=hint))
+        self.assertEqual(error.hint, "continue_step() goes on; save_to() another directory")
+        names = Path(__file__).parents[3] / "bindings" / "c" / "names.cpp"
+        in_c = set(re.findall(r'"(ebb_engine_[a-z_]+\(\))"', names.read_text(encoding="utf-8")))
+        self.assertGreater(len(in_c), 8)
+        said = " ".join(errors._WORDS)
+        self.assertEqual({name for name in in_c if name not in said}, OUR_OWN)
+
 
 
 if __name__ == "__main__":
