@@ -40,23 +40,29 @@ ebb_status keep_literal(ebb_status code, const char* message, const char* hint) 
   return code;
 }
 
-}  // namespace
-
-void clear_error() noexcept { last_error().view = kNone; }
-
-ebb_status keep_error(Error error) noexcept {
+ebb_status keep(Error error) noexcept {
   LastError& last = last_error();
-  try {
-    error.message = in_c(error.message);
-    error.hint = in_c(error.hint);
-  } catch (const std::bad_alloc&) {  // it is said in the words of C++
-  }
   last.kept = std::move(error);
   const ErrorPlace& place = last.kept.place;
   last.view = {sizeof(ebb_error),        status_of(last.kept.code), last.kept.message.c_str(),
                last.kept.hint.c_str(),   place.file.c_str(),        place.tensor.c_str(),
                or_unknown(place.offset), or_unknown(place.rank),    or_unknown(place.step)};
   return last.view.code;
+}
+
+}  // namespace
+
+void clear_error() noexcept { last_error().view = kNone; }
+
+ebb_status keep_error(Error error) noexcept {
+  try {
+    Error said = error;
+    said.message = in_c(said.message);
+    said.hint = in_c(said.hint);
+    return keep(std::move(said));
+  } catch (const std::bad_alloc&) {
+    return keep(std::move(error));  // in the words of C++
+  }
 }
 
 ebb_status keep_no_memory() noexcept {

@@ -11,7 +11,8 @@
 
 namespace ebb::c {
 
-// What the body answered, as this thread's last error. These allocate nothing that can fail.
+// What the body answered, as this thread's last error. Memory that is not there changes no answer,
+// but in whose words an error is.
 void clear_error() noexcept;
 ebb_status keep_error(Error error) noexcept;
 ebb_status keep_no_memory() noexcept;
