@@ -4,6 +4,7 @@
 
 #include <cstdint>
 
+#include "ebb/libmuon/plan/chunks.h"
 #include "ebb/libmuon/step/config.h"
 #include "ebb/libmuon/step/whole_updates.h"
 
