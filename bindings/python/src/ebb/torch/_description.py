@@ -13,8 +13,9 @@ from torch import Tensor
 
 from ebb._device import Device
 
-from . import _engine, _groups, _placements
+from . import _engine, _placements
 from ._options import Options
+from ._settings import fixed, rates
 from ._sizes import bytes_of
 from ._world import World
 
@@ -50,21 +51,14 @@ def named(groups: Sequence[dict[str, Any]]) -> Named:
     return found
 
 
-def rates(group: dict[str, Any]) -> dict[str, float]:
-    """What may change from step to step, by the engine's names."""
-    some = {"lr": float(group["lr"]), "weight_decay": float(group["weight_decay"])}
-    if group["algorithm"] == "muon":
-        return {**some, "beta": float(group["momentum"])}
-    first, second = group["betas"]
-    return {**some, "beta1": float(first), "beta2": float(second), "eps": float(group["eps"])}
-
-
 def describe(
-    groups: Sequence[dict[str, Any]], of: Named, options: Options, world: World
-) -> _engine.Model:
-    """Unsupported, TypeError or ValueError, by name, for what Ebb does not take."""
+    groups: Sequence[dict[str, Any]], of: Named, options: Options, world: World,
+    planned: bool = False,
+) -> _engine.Model:  # fmt: skip
+    """Unsupported, TypeError or ValueError, by name, for what Ebb does not take. `planned`: of
+    parameters that need not be there yet."""
     for name, param in zip(of.names, of.params):
-        _engine.check_tensor(name, _placements.local(param))
+        _engine.check_tensor(name, _placements.local(param), planned)
     described = _engine.Description(
         [
             _engine.Param(name, tuple(param.shape), group, param.dtype)
@@ -103,13 +97,8 @@ def _current_gpu() -> int:
 
 def _settings(group: dict[str, Any]) -> tuple[str, str | None, dict[str, str]]:
     settings = {key: repr(value) for key, value in rates(group).items()}
-    settings.update(_groups.more_settings(group))
-    if group["algorithm"] == "adamw":
-        return "adamw", None, settings
-    settings["nesterov"] = "yes" if group["nesterov"] else "no"
-    if group.get("split"):
-        settings["split"] = str(group["split"])
-    return "muon", str(group["preset"]), settings
+    preset = str(group["preset"]) if group["algorithm"] == "muon" else None
+    return group["algorithm"], preset, {**settings, **fixed(group)}
 
 
 def _ranks_here(world: World) -> int:

@@ -13,6 +13,7 @@ import torch
 
 from ebb import _abi, _library
 from ebb._device import Device
+from ebb._memory import is_plain, why_not
 from ebb.errors import Unsupported, UsageError
 
 from ._placements import Box, Cut, Part
@@ -238,14 +239,22 @@ def fill(buffer: Any, tensor: torch.Tensor) -> None:
         buffer.stream = torch.cuda.current_stream(tensor.device).cuda_stream or _DEFAULT_STREAM
 
 
-def check_tensor(name: str, tensor: torch.Tensor) -> None:
-    """Of what Ebb takes: Unsupported, TypeError or ValueError name what it is not."""
-    if tensor.device.type not in ("cpu", "cuda"):
-        raise Unsupported(f"{name} lies on {tensor.device}: Ebb takes what is on the host or CUDA")
+def check_tensor(name: str, tensor: torch.Tensor, planned: bool = False) -> None:
+    """Of what Ebb takes: Unsupported, TypeError or ValueError name what it is not. `planned`: it
+    need not be there yet."""
     if tensor.dtype not in DTYPES:
         raise TypeError(f"{name} is {tensor.dtype}: Ebb takes float32 and bfloat16")
-    if not tensor.is_contiguous():
-        raise ValueError(f"{name} is not contiguous in memory: use .contiguous()")
+    if planned and tensor.is_meta:
+        return
+    if tensor.device.type not in ("cpu", "cuda"):
+        raise Unsupported(f"{name} lies on {tensor.device}: Ebb takes what is on the host or CUDA")
+    why = why_not(tensor)
+    if why:
+        raise Unsupported(f"{name} {why}: Ebb takes tensors that have memory of their own")
+    if not is_plain(tensor):
+        raise ValueError(
+            f"{name} is not contiguous in memory, row by row: p.data = p.data.contiguous()"
+        )
 
 
 class Engine:

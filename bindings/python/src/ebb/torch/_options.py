@@ -40,6 +40,8 @@ class Options:
     device_budget: int | str | None
 
     def __post_init__(self) -> None:
+        # A program may change its directory later (Hydra).
+        object.__setattr__(self, "swap", _absolute(self.swap))
         _one_of("masters", self.masters, ("auto", "engine", "halves", "parameters"))
         _one_of("placement", self.placement, ("auto", "shard", "owner"))
         _one_of("resume", self.resume, (None, "store", "discard"))
@@ -94,8 +96,7 @@ class Options:
         return bytes_of(self.budget, "budget")
 
     def directories(self) -> list[Path]:
-        one = isinstance(self.swap, (str, os.PathLike))
-        return [Path(os.fspath(d)) for d in ([self.swap] if one else self.swap)]
+        return list(self.swap)
 
     def directory(self, rank: int, world: int) -> Path:
         """This rank's, made where its parent exists."""
@@ -111,6 +112,17 @@ class Options:
 
     def limit(self) -> timedelta:
         return self.peer_timeout or timedelta(minutes=30)
+
+
+def _absolute(swap: Any) -> tuple[Path, ...]:
+    """The directories as they are now."""
+    if isinstance(swap, (str, os.PathLike)):
+        swap = [swap]
+    if not isinstance(swap, Sequence) or not all(isinstance(d, (str, os.PathLike)) for d in swap):
+        raise TypeError(f"swap={swap!r}: write a directory, or a list with one for each rank")
+    if not swap or not all(map(os.fspath, swap)):
+        raise ValueError(f"swap={swap!r} names no directory")
+    return tuple(Path(os.fspath(d)).absolute() for d in swap)
 
 
 def _one_of(what: str, value: Any, known: tuple[Any, ...]) -> None:
