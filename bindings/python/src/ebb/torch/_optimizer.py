@@ -61,9 +61,9 @@ class Optimizer(torch.optim.Optimizer):
         self._watched: Watched | None = None  # while it is open
         self._closed = False
         self._pid, self._in_call = os.getpid(), threading.Lock()
-        self._saved = StateDicts(options)
         self._owed: list[bool] | None = None  # a first step that was left out: who had a gradient
         self._said = Said()
+        self._saved = StateDicts(options, self._said)
         self.last = StepInfo()
         self._marked = 0  # the step of the last snapshot that was begun here
         self._export: Export | None = None
@@ -268,6 +268,7 @@ class Optimizer(torch.optim.Optimizer):
             if self._run is not None:
                 return self._run.model.plan(world.rank, world.size)
             of = named(self.param_groups)
+            self._said.frozen(of.params)
             model = describe(self.param_groups, of, self._options, world, planned=True)
             return model.plan(world.rank, world.size)
 
@@ -356,11 +357,13 @@ class Optimizer(torch.optim.Optimizer):
         try:
             self.open()
         except LayoutError as error:
+            if "the torch checkpoint" not in str(error.args[0]):
+                raise
             raise LayoutError(
                 str(error.args[0]), file=error.file, tensor=error.tensor,
-                hint=f"{error.hint or 'ckpt-inspect --tensors lists what it has'}. Of a torch.save"
-                " file whose optimizer has no names, load_state_dict() takes the optimizer's part,"
-                " in the order of its parameters",
+                hint="an optimizer that was saved without names has numbers in their place:"
+                " load_state_dict(torch.load(path)[...]) takes them, in the order of the"
+                " parameters. A name that changed: ckpt-convert --rename",
             ) from error  # fmt: skip
         return self.origin
 

@@ -12,6 +12,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ebb.errors import IoError
+
 from ._sizes import bytes_of
 
 _DTYPES = {torch.float32: None, torch.bfloat16: "BF16", torch.int8: "I8"}
@@ -107,7 +109,11 @@ class Options:
         if not mine.exists():
             if not mine.parent.is_dir():
                 raise FileNotFoundError(f"swap={str(mine)!r}: {mine.parent} is not there")
-            mine.mkdir(exist_ok=True)
+            try:
+                mine.mkdir(exist_ok=True)
+            except OSError as error:
+                why = f"cannot make the directory {mine}: {error.strerror}"
+                raise IoError(why, file=str(mine)) from error
         return mine
 
     def limit(self) -> timedelta:

@@ -27,6 +27,7 @@ from ._staging import Staging
 from ._world import World, connect
 
 _BEFORE = OURS + "steps before this store"  # a blob
+_PAGEDS = "ebb.swap.Paged"  # one, too
 _AT_ONCE = 64 << 20  # elements: enough for a disk, and little where nobody keeps them
 _SLICE_MS = 200  # how long Ctrl-C waits for a step
 
@@ -63,6 +64,7 @@ class Run:
             self.engine = _engine.Engine(self.model, self._ranks, start, self._weights())
         self._places = self._places_now()
         self._rates = [rates(group) for group in groups]
+        self._look_for_pageds()
         self._steps_before = int(self.engine.blob(_BEFORE) or 0)
         self._stepped = False
         self._under_way: list[Tensor | None] | None = None  # gradients, which the engine reads
@@ -81,6 +83,19 @@ class Run:
         computing = model.of.computing
         staging = Staging(self.of.params, computing is not None and computing.parameters)
         return model, directory, staging
+
+    def _look_for_pageds(self) -> None:
+        """ebb.swap.Paged counts a parameter's steps in a blob of its own."""
+        if self.engine.blob(_PAGEDS) is None:
+            return
+        self.engine.set_blob(_PAGEDS, b"")
+        if "adamw" in self.of.algorithms:
+            warnings.warn(
+                "ebb.torch: the store is one of ebb.swap.Paged, whose counts of steps are lost: each"
+                f" parameter has {self.taken}, those that were stepped less often, too. The"
+                " state_dict() of Paged has them: load_state_dict() takes it",
+                RuntimeWarning, stacklevel=6,
+            )  # fmt: skip
 
     def close(self) -> None:
         self.engine.close()

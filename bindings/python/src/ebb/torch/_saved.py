@@ -12,14 +12,16 @@ from ebb.errors import StateError, Unsupported
 from . import _state_dict
 from ._options import Options
 from ._run import Beginning, Run
+from ._said import Said
+from ._settings import keeps_a_second_moment
 from ._state_dict import Groups
 
 
 class StateDicts:
     """One thread at a time, without gradients. `run`: the open engine's."""
 
-    def __init__(self, options: Options) -> None:
-        self._options = options
+    def __init__(self, options: Options, said: Said) -> None:
+        self._options, self._said = options, said
         self.forget()
         self._collected: dict[int, dict[str, Any]] | None = None
 
@@ -106,6 +108,14 @@ class StateDicts:
 
     def _check_kind(self, groups: Groups) -> None:
         check_kind(self._options, groups)
+        for group in groups:
+            if keeps_a_second_moment(group):
+                self._said.once(
+                    "second moment",
+                    f"preset {group['preset']!r} keeps a second moment, which state dicts do not"
+                    " have: it begins anew where one is loaded; snapshot() and export() have it",
+                    7,
+                )
 
 
 def check_kind(options: Options, groups: Groups) -> None:

@@ -99,6 +99,11 @@ def keeps(group: Group) -> str:
     return preset(group.get("preset", "torch")).get("momentum", "ema")
 
 
+def keeps_a_second_moment(group: Group) -> bool:
+    said = {**preset(group["preset"]), **fixed(group)} if group["algorithm"] == "muon" else {}
+    return said.get("second_moment", "none") != "none"
+
+
 @functools.cache
 def _presets() -> dict[str, dict[str, str]]:
     return {one["name"]: one["settings"] for one in ebb.about()["presets"]}

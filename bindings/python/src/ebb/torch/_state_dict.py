@@ -112,7 +112,7 @@ def _check_states(name: str, given: dict[str, Any], algorithm: str, param: Tenso
             )
         value = given[state]
         if not isinstance(value, Tensor):
-            raise TypeError(f"{name}: the state dict's {state} is a {type(value).__name__}")
+            raise TypeError(f"{name}: the state dict's {state} is no tensor, but {value!r:.60}")
         if value.is_complex():
             raise TypeError(f"{name}: the state dict's {state} is {value.dtype}")
         _state.check_shape(name, value, param)
