@@ -342,8 +342,9 @@ def muons_settings() -> str:
         for step in range(first, last):
             hand_gradients(model, places, step)
             opt.step()
-    for settings in ({}, dict(adjust_lr_fn="match_rms_adamw"), dict(nesterov=False), dict(eps=100.0),
-                     dict(ns_coefficients=(3.0, -3.2, 1.2)), dict(adjust_lr_fn="original")):
+    for settings in ({}, dict(adjust_lr_fn="match_rms_adamw"), dict(nesterov=False),
+                     dict(eps=100.0), dict(ns_coefficients=(3.0, -3.2, 1.2)),
+                     dict(adjust_lr_fn="original")):
         ms = []
         for kind in ("torch", "ebb", "ebb and back"):
             model = seeded(Net)

@@ -91,9 +91,9 @@ class Run:
         self.engine.set_blob(_PAGEDS, b"")
         if "adamw" in self.of.algorithms:
             warnings.warn(
-                "ebb.torch: the store is one of ebb.swap.Paged, whose counts of steps are lost: each"
-                f" parameter has {self.taken}, those that were stepped less often, too. The"
-                " state_dict() of Paged has them: load_state_dict() takes it",
+                "ebb.torch: the store is one of ebb.swap.Paged, whose counts of steps are lost:"
+                f" each parameter has {self.taken}, those that were stepped less often, too."
+                " Paged's state_dict() has them: load_state_dict() takes it",
                 RuntimeWarning, stacklevel=6,
             )  # fmt: skip
 

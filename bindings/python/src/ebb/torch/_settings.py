@@ -64,8 +64,8 @@ def _steps(group: Group) -> dict[str, str]:
     asked = group.get("ns_steps", count)
     if count and int(asked) != count:
         raise ValueError(
-            f"ns_steps={asked}: preset {group['preset']!r} makes {count} steps of Newton-Schulz, and"
-            " another number is not made"
+            f"ns_steps={asked}: preset {group['preset']!r} makes {count} steps of Newton-Schulz,"
+            " and another number is not made"
         )
     if given is None:
         return {}
