@@ -296,6 +296,50 @@ def gradients_in_a_step() -> str:
     return ""
 
 
+@row("Ctrl-C while it opens: heard when it is open, and nothing is left behind")
+def interrupted_open() -> str:
+    import ebb.torch
+    heard = 0
+
+    def ring(*_) -> None:
+        raise KeyboardInterrupt
+    signal.signal(signal.SIGALRM, ring)
+    before = len(os.listdir("/proc/self/fd")), threading.active_count()
+    model = torch.nn.Linear(300, 300)
+    for i in range(20):
+        opt = ebb.torch.AdamW(model, swap="swap", resume="store")
+        try:
+            signal.setitimer(signal.ITIMER_REAL, 0.0005 + 0.0005 * i)
+            opt.open()
+            signal.setitimer(signal.ITIMER_REAL, 0)
+        except KeyboardInterrupt:
+            heard += 1
+        opt.open()
+        opt.close()
+        again = ebb.torch.AdamW(model, swap="swap", resume="store")
+        again.open()
+        again.close()
+    assert heard, "none was interrupted"
+    assert (len(os.listdir("/proc/self/fd")), threading.active_count()) == before
+    return f"{heard} of 20"
+
+
+@row("warnings as errors: an edit of parameters is said once, and taken")
+def warnings_as_errors() -> str:
+    model, opt = made(masters="engine")
+    with torch.no_grad():
+        model.up.weight.add_(1)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        with raises(RuntimeWarning, says="changed since the last step"):
+            opt.step()
+        assert opt.steps == 1
+        opt.step()
+        assert opt.steps == 2 and float(model.up.weight.detach().mean()) > 0.9
+    opt.close()
+    return ""
+
+
 @row("a disk that fills up while state_dict() writes: an error, no signal")
 def full_disk() -> str:
     import resource

@@ -17,13 +17,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ebb._signals import held_back
 from ebb.errors import Error, LayoutError, StateError, Unsupported, UsageError
 
 from . import _groups, _settings, _state, _state_dict
 from ._blobs import Blobs
 from ._description import describe, named
 from ._engine import Plan
-from ._export import Export, raise_if
+from ._export import Exports
 from ._gradients import gradient_of
 from ._options import Options
 from ._run import Beginning, Run
@@ -65,8 +66,7 @@ class Optimizer(torch.optim.Optimizer):
         self._said = Said()
         self._saved = StateDicts(options, self._said)
         self.last = StepInfo()
-        self._marked = 0  # the step of the last snapshot that was begun here
-        self._export: Export | None = None
+        self._exports = Exports()
         self.blobs = Blobs(lambda: self._opened().engine)
         super().__init__(_groups.as_groups(params), defaults)
 
@@ -113,20 +113,22 @@ class Optimizer(torch.optim.Optimizer):
     def _state_dict_now(self) -> dict[str, Any]:
         if self._closed:
             self._opened()
-        packed = _state_dict.packed(self.param_groups)
-        groups = [_settings.as_torch_has_them(group) for group in packed]
+        mine = self.param_groups
+        groups = [_settings.as_torch_has_them(group) for group in _state_dict.packed(mine)]
         if self._run is None:
             return {**self._saved.before(), "param_groups": groups}
         with self._alone("state_dict"):
             self._owed = None
             self._check_unchanged()
-            return {"param_groups": groups, **self._saved.now(self._run, self.param_groups)}
+            return {"param_groups": groups, **self._saved.now(self._run, mine, self._keep)}
 
     @torch.no_grad()
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Takes what state_dict() answered, here or from torch.optim.Muon or AdamW, on any number
         of ranks: [C] where the engine is open; else open() takes it, in place of what lies in
         `swap`."""
+        if self._closed:
+            self._opened()
         given = dict(state_dict)
         for before in self._optimizer_load_state_dict_pre_hooks.values():
             changed = before(self, given)
@@ -213,10 +215,10 @@ class Optimizer(torch.optim.Optimizer):
             self.state.clear()
             try:
                 # A snapshot that is being written is durable when the engine is closed.
-                lost = run.taken - max(run.engine.committed()[1], self._marked)
+                lost = run.taken - max(run.engine.committed()[1], run.marked)
             except Error:
                 lost = 0  # of the last snapshot: it was said behind a step
-            self._close_export()
+            self._exports.close()
             run.close()
         if lost > 0:
             warnings.warn(
@@ -278,11 +280,19 @@ class Optimizer(torch.optim.Optimizer):
 
     def snapshot(self, wait: bool = False) -> int | None:
         """[C] Marks the present state; it becomes durable beside the next steps, or now (`wait`).
-        The generation, where that is known."""
+        The generation, where that is known. While one is being written, the next one is put off,
+        and said to be (RuntimeWarning), or waits (`wait`)."""
         with self._alone("snapshot"):
             run = self._to_be_kept()
-            self._mark(run)
-            return run.engine.wait_snapshot() if wait else None
+            if wait:
+                return self._keep(run)
+            if not run.snapshot() and run.marked < run.taken:
+                self._said.once(
+                    "put off",
+                    "a snapshot was put off: the one before is still being written. stats() counts"
+                    " them; snapshot(wait=True) waits",
+                )
+            return None
 
     def export(
         self, path: str | os.PathLike[str], format: str = "dcp", world: int | None = None,
@@ -300,20 +310,19 @@ class Optimizer(torch.optim.Optimizer):
                     "export() reads one swap directory, and each rank has its own",
                     hint="torch.distributed.checkpoint saves state_dict()",
                 )
-            if self._export is not None:
-                self._export.wait()
-                self._close_export()
-            self._mark(run)
-            run.engine.wait_snapshot()
-            self._export = Export(run, os.path.abspath(path), format, world or run.world.size)
-            if wait:
-                self._export.wait()
-                export, self._export = self._export, None
-                run.world.together(lambda: raise_if(export.close()))
+            self._exports.finish()
+            self._keep(run)
+            place = os.path.abspath(path)
+            self._exports.begin(run, place, format, world or run.world.size, wait)
 
-    def _mark(self, run: Run) -> None:
-        if run.snapshot():  # not while another one is being written
-            self._marked = run.taken
+    def _keep(self, run: Run) -> int:
+        """[C] The generation of the present state, which is durable now."""
+        kept = run.keep()
+        if kept is None and self._exports.finish():  # which has the room
+            kept = run.keep()
+        if kept is None:
+            raise StateError("there is no room for a snapshot", hint="slots=3, the default")
+        return kept
 
     @contextmanager
     def trace(self, path: str | os.PathLike[str]) -> Iterator[None]:
@@ -375,8 +384,15 @@ class Optimizer(torch.optim.Optimizer):
         world = world_of(self._options.process_group)
         of = named(self.param_groups)
         self._said.frozen(of.params)
-        run = Run(self.param_groups, of, self._options, world, self._saved.beginning)
-        self._run, self._pid = run, os.getpid()
+        with held_back():  # an engine has an owner
+            run = Run(self.param_groups, of, self._options, world, self._saved.beginning)
+            self._run, self._pid = run, os.getpid()
+            self._opened_now(run)
+        if run.was_pageds:
+            self._said.pageds(run.taken)
+
+    def _opened_now(self, run: Run) -> None:
+        of = run.of
         self._saved.forget()
         self.last = StepInfo(step=run.steps)
         lazy = {param: self._lazy(run, i) for i, param in enumerate(of.params)}
@@ -410,8 +426,7 @@ class Optimizer(torch.optim.Optimizer):
         gradients = [gradient_of(*one, self._said) for one in every]
         run.begin_step(gradients, self._options.max_norm)
         self._end_step(run, began)
-        if self._export is not None and self._export.ended():
-            self._close_export()
+        self._exports.look()
         try:
             run.engine.committed()
         except Error as error:
@@ -451,15 +466,6 @@ class Optimizer(torch.optim.Optimizer):
             self._watched.check_states()
         self._make_up(run)
         return run
-
-    def _close_export(self) -> None:
-        """What went wrong with one that nobody waits for is said."""
-        if self._export is None:
-            return
-        export, self._export = self._export, None
-        error = export.close()
-        if error is not None:
-            warnings.warn(f"ebb.torch: export(): {error}", RuntimeWarning, stacklevel=5)
 
     def _opened(self) -> Run:
         if self._run is None:

@@ -6,7 +6,7 @@ import ctypes
 import warnings
 import zlib
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -64,7 +64,11 @@ class Run:
             self.engine = _engine.Engine(self.model, self._ranks, start, self._weights())
         self._places = self._places_now()
         self._rates = [rates(group) for group in groups]
-        self._look_for_pageds()
+        self.marked = 0  # the step of the last snapshot that was begun here
+        # ebb.swap.Paged counts a parameter's steps in a blob of its own.
+        self.was_pageds = self.engine.blob(_PAGEDS) is not None and "adamw" in of.algorithms
+        if self.was_pageds:
+            self.engine.set_blob(_PAGEDS, b"")
         self._steps_before = int(self.engine.blob(_BEFORE) or 0)
         self._stepped = False
         self._under_way: list[Tensor | None] | None = None  # gradients, which the engine reads
@@ -83,19 +87,6 @@ class Run:
         computing = model.of.computing
         staging = Staging(self.of.params, computing is not None and computing.parameters)
         return model, directory, staging
-
-    def _look_for_pageds(self) -> None:
-        """ebb.swap.Paged counts a parameter's steps in a blob of its own."""
-        if self.engine.blob(_PAGEDS) is None:
-            return
-        self.engine.set_blob(_PAGEDS, b"")
-        if "adamw" in self.of.algorithms:
-            warnings.warn(
-                "ebb.torch: the store is one of ebb.swap.Paged, whose counts of steps are lost:"
-                f" each parameter has {self.taken}, those that were stepped less often, too."
-                " Paged's state_dict() has them: load_state_dict() takes it",
-                RuntimeWarning, stacklevel=6,
-            )  # fmt: skip
 
     def close(self) -> None:
         self.engine.close()
@@ -116,10 +107,8 @@ class Run:
         """Of the steps, those that this store counts."""
         return int(self.engine.about()["step"])
 
-    def reference(self) -> dict[str, Any]:
-        """[C] Of a new snapshot, durable now: the store, its generation, the step."""
-        self.snapshot()
-        generation = self.engine.wait_snapshot()
+    def reference(self, generation: int) -> dict[str, Any]:
+        """To a generation that has the present state."""
         store = str(self.engine.about()["store_id"])
         return {"store": store, "generation": generation, "step": self.steps}
 
@@ -137,7 +126,20 @@ class Run:
         too."""
         if self._masters != "engine":
             self._take_edits(self._bind())
-        return self.engine.snapshot()
+        begun = self.engine.snapshot()  # not while another one is being written
+        if begun:
+            self.marked = self.taken
+        return begun
+
+    def keep(self) -> int | None:
+        """[C] Makes one, which is durable: its generation. None: those that are pinned leave no
+        room."""
+        begun = self.snapshot()
+        if not begun:
+            with suppress(Error):  # why the one before was abandoned: a step says it
+                self.engine.wait_snapshot()
+            begun = self.snapshot()
+        return self.engine.wait_snapshot() if begun else None
 
     def make_up(self, had_gradients: Sequence[bool]) -> None:
         """[C] The step that is_dummy() took for one of torch's helpers, and was the trainer's."""
@@ -266,15 +268,15 @@ class Run:
             return
         if self.agreed(not edited):
             return
+        self._staging.take()
+        self.engine.take_weights()
+        self._note_versions()
         if self._stepped:  # before that, checkpoints are loaded
             warnings.warn(
                 "ebb.torch: parameters were moved or changed since the last step: masters take"
                 f" them{', and lose their lower halves' if self._masters == 'halves' else ''}",
                 RuntimeWarning, stacklevel=5,
             )  # fmt: skip
-        self._staging.take()
-        self.engine.take_weights()
-        self._note_versions()
 
     def _hand_out(self) -> None:
         """New weights are there, written behind autograd's back: it is told."""

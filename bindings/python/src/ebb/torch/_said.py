@@ -33,6 +33,15 @@ class Said:
                 6,
             )
 
+    def pageds(self, steps: int) -> None:
+        self.once(
+            "pageds",
+            "the store is one of ebb.swap.Paged, whose counts of steps are lost: each parameter has"
+            f" {steps}, those that were stepped less often, too. Paged's state_dict() has them:"
+            " load_state_dict() takes it",
+            6,
+        )
+
     def skipped(self, names: Sequence[str], gradients: Sequence[Tensor | None]) -> None:
         if "skipped" in self._keys:
             return

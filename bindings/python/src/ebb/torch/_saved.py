@@ -3,6 +3,7 @@ answered."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -34,11 +35,12 @@ class StateDicts:
         """Of an optimizer without an engine: what it was given."""
         return {**self._pending, "state": dict(self._pending["state"])}
 
-    def now(self, run: Run, groups: Groups) -> dict[str, Any]:
-        """[C] where parameters are DTensors."""
+    def now(self, run: Run, groups: Groups, keep: Callable[[Run], int]) -> dict[str, Any]:
+        """[C] where parameters are DTensors. `keep`: makes the present state durable."""
         if self._options.checkpoint == "reference":
+            said = run.reference(keep(run))
             paths = [str(path) for path in self._options.directories()]
-            return {"state": {}, "ebb": {**run.reference(), "paths": paths}}
+            return {"state": {}, "ebb": {**said, "paths": paths}}
         self._check_kind(groups)
         if run.copied:
             states, self._collected = self._collected, None
