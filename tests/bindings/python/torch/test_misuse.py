@@ -355,6 +355,7 @@ def words() -> str:
                  lambda: opt.state[opt.param_groups[0]["params"][0]]["momentum_buffer"]):
         with raises(ebb.Unsupported, says=("int8", "opt.export()")):
             what()
+    assert bool(opt.state_of("up.bias", "exp_avg").any())
     opt.export("out")
     with raises(ebb.Busy, says="close"):
         made("a", seed=1)

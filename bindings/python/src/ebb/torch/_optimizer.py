@@ -352,7 +352,8 @@ class Optimizer(torch.optim.Optimizer):
         rank's shard, placed as the parameter."""
         with self._alone("state_of"):
             run = self._opened()
-            check_kind(self._options, self.param_groups)
+            if state == "momentum_buffer":
+                check_kind(self._options, self.param_groups)
             if name not in run.of.names:
                 raise UsageError(f"no parameter is named {name!r}")
             return run.read([run.of.names.index(name)], [state])[0][0]
@@ -404,11 +405,9 @@ class Optimizer(torch.optim.Optimizer):
 
         @torch.no_grad()
         def read(name: str) -> Tensor:
-            if name == "step":
-                found = run.counts()(i)
-            else:
+            if name == "momentum_buffer":
                 check_kind(self._options, self.param_groups)
-                found = run.read([i], [name])[0][0]
+            found = run.counts()(i) if name == "step" else run.read([i], [name])[0][0]
             watched = self._watched
             what = f"opt.state[{run.of.names[i]}][{name!r}]"
             return found if watched is None else watched.hand_out(what, found)

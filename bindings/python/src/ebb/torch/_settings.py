@@ -44,8 +44,8 @@ def fixed(group: Group) -> dict[str, str]:
     """What is said once, when an engine opens, by the engine's names."""
     if group["algorithm"] != "muon":
         return {}
-    others = _preset_settings().difference(OURS)
-    said = {key: str(value) for key, value in group.items() if key in others}
+    others = _preset_settings()
+    said = {key: str(group[key]) for key in group if key in others and key not in OURS}
     said.update(_steps(group))
     adjusted = group.get("adjust_lr_fn")
     if adjusted is not None:

@@ -69,6 +69,8 @@ class Watched:
     def check_settings(self, number: int, group: dict[str, Any]) -> None:
         """Of what a group is, or shall become."""
         before, now = self._fixed[number], _fixed(group)
+        if before == now:
+            return
         for key in sorted({*before, *now}):
             if before.get(key) != now.get(key):
                 raise StateError(
@@ -98,5 +100,7 @@ def _said(value: str | None) -> str:
 
 def _fixed(group: dict[str, Any]) -> dict[str, str]:
     """Whichever way it is said."""
-    chosen = {"algorithm": group["algorithm"], "preset": group["preset"]}
+    if group["algorithm"] != "muon":
+        return {"algorithm": str(group["algorithm"])}
+    chosen = {"algorithm": "muon", "preset": str(group["preset"])}
     return {**preset(group["preset"]), **fixed(group), **chosen}
