@@ -372,6 +372,12 @@ def more_arguments() -> str:
     made = opt.state_dict()["param_groups"]
     opt.close()
     assert [g["lr_scale"] for g in made] == [0.5, 0.5] and made[1]["tag"] == 1
+    groups = hand_groups(model)
+    groups[0]["betas"], groups[1]["preset"] = (0.5, 0.6), "moonlight"
+    with warnings.catch_warnings(record=True) as heard:
+        warnings.simplefilter("always")
+        ebb.torch.Muon(groups, swap="c")
+    assert [word in str(w.message) for w, word in zip(heard, ("betas", "preset"))] == [True, True]
     for algorithm, key in (("adamw", "weigth_decay"), ("adamw", "precision"), ("muon", "momentun")):
         params = hand_groups(model)[algorithm == "adamw"]["params"]
         with raises(ValueError, says=key):

@@ -191,7 +191,8 @@ class Optimizer(torch.optim.Optimizer):
             raise ValueError(f"two parameters are named {twice}")
         if len(set(map(id, group["params"]))) != len(group["params"]):
             raise ValueError("a group has a parameter twice, under two names: give it once")
-        for key in strange:
+        unread = _settings.UNREAD[group["algorithm"]]
+        for key in (*strange, *(k for k in unread if group[k] != self.defaults[k])):
             text = f"a group has {key!r}, which is no setting of {group['algorithm']}"
             self._said.once(key, f"{text}: it is kept for you, and changes nothing", 8)
 

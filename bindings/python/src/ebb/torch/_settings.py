@@ -17,6 +17,8 @@ OURS = (
     "algorithm", "lr", "weight_decay", "momentum", "nesterov", "betas", "eps", "preset", "split",
 )  # fmt: skip
 NAMED = ("params", "param_names")
+# Of those, what an algorithm does not read.
+UNREAD = {"adamw": ("momentum", "nesterov", "preset", "split"), "muon": ("betas",)}
 # torch.optim.Muon's beside ours. A group that has none of them has its preset's.
 TORCH_MUONS = ("ns_coefficients", "ns_steps", "adjust_lr_fn")
 _SCALES = {"original": "sqrt_max_1_rows_over_cols", "match_rms_adamw": "match_rms_adamw"}
