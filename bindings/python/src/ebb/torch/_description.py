@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from ebb._device import Device
+from ebb.errors import LayoutError
 
 from . import _engine, _placements
 from ._options import Options
@@ -75,8 +76,20 @@ def describe(
         _computing(of, options),
     )
     model = _engine.Model(described)
-    plan = model.plan(world.rank, world.size)
+    plan = _planned(model, options, world)
     return model.within(options.budget_of(plan.least_budget, plan.state, plan.memory))
+
+
+def _planned(model: _engine.Model, options: Options, world: World) -> _engine.Plan:
+    try:
+        return model.plan(world.rank, world.size)
+    except LayoutError as error:
+        if options.momentum_dtype is not torch.int8:
+            raise
+        raise LayoutError(
+            str(error.args[0]), tensor=error.tensor,
+            hint="int8 wants placement='owner' here; momentum_dtype=torch.bfloat16 lies anywhere",
+        ) from error  # fmt: skip
 
 
 def _computing(of: Named, options: Options) -> _engine.Computing | None:
