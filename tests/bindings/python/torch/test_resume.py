@@ -5,10 +5,10 @@ import warnings
 import torch
 from torch.optim.lr_scheduler import LambdaLR
 
-from resume_runs import (_torch_goes_on, check_states, discarding, killed_run, loading_run,
-                         losses_of, make_opt, refused_without_resume, resumed_run, saving_run,
-                         steps_found, train, whole_run)
-from worlds import (apart, check_same, GPT, gpt_batch, Net, net_batch, raises, rate, row,
+from resume_runs import (_torch_goes_on, check_states, ddp_saves, discarding, killed_run,
+                         loading_run, losses_of, make_opt, refused_without_resume, resumed_run,
+                         saving_run, steps_found, train, whole_run)
+from worlds import (apart, check_same, GPT, gpt_batch, Net, net_batch, raises, ranks, rate, row,
                     run_rows, same_bits, seeded, split, weights_of, worst)
 
 
@@ -215,6 +215,11 @@ def dummy_step() -> str:
     assert opt.steps == 2, opt.steps
     opt.close()
     return ""
+
+
+@row("DDP: torch's helpers, which all ranks call, save and load behind consolidate(to=None)")
+def ddp_helpers() -> str:
+    return f"steps {ranks(2, ddp_saves)}"
 
 
 @row("what is kept now is the present state, whatever is still being written")
