@@ -369,7 +369,6 @@ def muons_settings() -> str:
     for settings in (dict(nesterov=False), dict(adjust_lr_fn="match_rms_adamw"), dict(ns_steps=2)):
         made = opt.state_dict()
         made["param_groups"][0].update(settings, lr=0.5)
-        made["param_groups"][0].pop("preset")
         with raises(ebb.StateError, ValueError, says="fixed" if "ns_steps" not in settings else
                     "ns_steps"):
             opt.load_state_dict(made)

@@ -74,9 +74,9 @@ def taken(ours: dict[str, Any], theirs: dict[str, Any]) -> dict[str, Any]:
     some.pop("betas", None)
     if "ns_steps" not in theirs:  # not torch's eps, but AdamW's
         some.pop("eps", None)
-    if ours["preset"] != "torch" or "preset" in theirs:
+    if not ours["preset"] == theirs.get("preset", "torch") == "torch":
         return some
-    # torch's own: the default preset goes on with its settings.
+    # The default preset is torch.optim.Muon: settings that torch takes of a state dict are taken.
     mine = as_torch_has_them(ours)
     its = {key: theirs[key] for key in TORCH_MUONS if key in theirs}
     if "ns_coefficients" in its:
