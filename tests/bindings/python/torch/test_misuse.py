@@ -5,6 +5,7 @@ import signal
 import threading
 import time
 import warnings
+from collections import defaultdict
 from pathlib import Path
 import torch
 
@@ -246,6 +247,7 @@ def changed_behind() -> str:
         "step": lambda model, opt: of(model, opt)["step"].fill_(0),
         "opt.state": lambda model, opt: opt.state.clear(),
         "opt.state was": lambda model, opt: opt.state.update({model.up.bias: {}}),
+        "opt.state was written": lambda model, opt: setattr(opt, "state", defaultdict(dict)),
     }
     for says, change in changes.items():
         model, opt = made(f"swap-{says}")
@@ -258,6 +260,7 @@ def changed_behind() -> str:
         opt.param_groups[:] = groups  # set back, as the message says
         check_same(state_bits(opt), state, says)
         float(opt.state[model.up.bias]["exp_avg"].sum())  # looking is allowed
+        assert opt.state[torch.nn.Parameter(torch.zeros(3))] == {}, "as torch has it"
         opt.step()
         opt.snapshot()
         opt.close()

@@ -194,7 +194,7 @@ class Optimizer(torch.optim.Optimizer):
         unread = _settings.UNREAD[group["algorithm"]]
         for key in (*strange, *(k for k in unread if group[k] != self.defaults[k])):
             text = f"a group has {key!r}, which is no setting of {group['algorithm']}"
-            self._said.once(key, f"{text}: it is kept for you, and changes nothing", 8)
+            self._said.once(text, f"{text}: it is kept for you, and changes nothing", 8)
 
     # --- Ebb's ---------------------------------------------------------------------------------
 
@@ -398,7 +398,7 @@ class Optimizer(torch.optim.Optimizer):
         self._saved.forget()
         self.last = StepInfo(step=run.steps)
         lazy = {param: self._lazy(run, i) for i, param in enumerate(of.params)}
-        self._watched = Watched(self.param_groups, self.state, lazy)
+        self._watched = Watched(self, lazy)
 
     def _lazy(self, run: Run, i: int) -> _state.LazyState:
         """torch's keys of a parameter, from the beginning."""

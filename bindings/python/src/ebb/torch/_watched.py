@@ -4,7 +4,7 @@ are found, and refused by name. A state of opt.state is a copy: one that was wri
 from __future__ import annotations
 
 import operator
-from collections.abc import Mapping, MutableMapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -21,7 +21,7 @@ _ANEW = (
     " state goes with the names"
 )
 _RESET = (
-    "opt.load_state_dict() takes states; with {'state': {}, 'param_groups':"
+    "clone() what you compute with. opt.load_state_dict() takes states; with {'state': {}, 'param_groups':"
     " opt.state_dict()['param_groups']} all begin anew"
 )
 
@@ -29,19 +29,14 @@ _RESET = (
 class Watched:
     """Groups and states of an optimizer whose engine has just been opened."""
 
-    def __init__(
-        self, groups: Sequence[dict[str, Any]], state: MutableMapping[Any, Any],
-        lazy: Mapping[Tensor, _state.LazyState],
-    ) -> None:  # fmt: skip
-        self._groups, self._state, self._lazy = groups, state, dict(lazy)
-        self._params = [list(group["params"]) for group in groups]
-        self._fixed = [_fixed(group) for group in groups]
+    def __init__(self, of: torch.optim.Optimizer, lazy: Mapping[Tensor, _state.LazyState]) -> None:
+        """`lazy`: what its `state` has from now on."""
+        self._of, self._lazy = of, dict(lazy)
+        self._groups = of.param_groups
+        self._params = [list(group["params"]) for group in self._groups]
+        self._fixed = [_fixed(group) for group in self._groups]
         self._handed: list[tuple[str, Tensor, int]] = []
-        self._fill()
-
-    def _fill(self) -> None:
-        self._state.clear()
-        self._state.update(self._lazy)
+        self._of.state.update(self._lazy)
 
     def hand_out(self, what: str, tensor: Tensor) -> Tensor:
         """The tensor, whose changes are counted."""
@@ -52,12 +47,8 @@ class Watched:
     def check(self) -> None:
         """StateError where a step would not be what the groups or the states say now."""
         self.check_states()
-        if len(self._groups) != len(self._params):
-            raise StateError(
-                f"there are {len(self._groups)} groups, and there were {len(self._params)} when the"
-                " engine opened",
-                hint=_ANEW,
-            )
+        if self._of.param_groups is not self._groups or len(self._groups) != len(self._params):
+            raise StateError("param_groups has other groups than when the engine opened", hint=_ANEW)
         for number, (group, params) in enumerate(zip(self._groups, self._params)):
             now = group["params"]
             if len(now) != len(params) or not all(map(operator.is_, now, params)):
@@ -80,9 +71,9 @@ class Watched:
                 )
 
     def check_states(self) -> None:
-        there = self._state.values()
-        if len(there) != len(self._lazy) or not all(map(operator.is_, there, self._lazy.values())):
-            self._fill()
+        there = map(self._of.state.get, self._lazy)
+        if not all(map(operator.is_, there, self._lazy.values())):
+            self._of.state.update(self._lazy)
             raise StateError(
                 "opt.state was written, which changes no state: it shows what the swap directory"
                 " has",
