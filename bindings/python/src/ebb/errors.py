@@ -190,15 +190,42 @@ CLASSES: dict[int, type[Error]] = {
 }
 
 
+# What errors of the library call things, and what a user of ebb.torch does in their place.
+_WORDS = {
+    "ebb_engine_abandon() goes back to the last committed generation":
+        "abandon_step() goes back to the last snapshot",
+    "ebb_engine_abandon()": "abandon_step()",
+    "ebb_engine_continue()": "continue_step()",
+    "ebb_engine_install_weights()": "open()",
+    "ebb_engine_open()": "the optimizer",
+    "ebb_engine_pin()": "export()",
+    "ebb_engine_save_to()": "save_to()",
+    "ebb_engine_step()": "step()",
+    "ebb_engine_take_weights()": "take_parameters()",
+    "ebb_model.drop_unknown = 1": "drop_unknown=True",
+    "ebb_param.gradient_dtype and weight_dtype say what the trainer has":
+        "make a new optimizer of the parameters as they are: resume='store'",
+    "use EBB_AT_OWNERS": "placement='owner'",
+    "its matrices at owners": "placement='owner'",
+}  # fmt: skip
+
+
+def _in_python(text: str) -> str:
+    for theirs, ours in _WORDS.items():
+        text = text.replace(theirs, ours)
+    return text
+
+
 def from_c(function: str, status: int, last: _abi.Error) -> Error:
     """The exception for what `function` answered; `last` is what ebb_last_error() gave."""
     kind = CLASSES.get(status, Error)
     if last.code != status:  # a finalizer of this thread has called Ebb in between
         return kind(f"{function} answered {status}", code=status)
+    message, hint = _text(last.message), _text(last.hint)
     return kind(
-        last.message.decode(errors="replace") or f"{function} answered {status}",
+        f"{function} answered {status}" if message is None else _in_python(message),
         code=status,
-        hint=_text(last.hint),
+        hint=None if hint is None else _in_python(hint),
         file=_text(last.file),
         offset=_number(last.offset),
         rank=_number(last.rank),

@@ -71,6 +71,7 @@ def describe(
         bytes_of(options.tile, "tile"),
         bytes_of(options.chunk, "chunk"),
         options.slots,
+        options.drop_unknown,
         options.threads or max(1, len(os.sched_getaffinity(0)) // _ranks_here(world)),
         options.dtypes(options.masters_of(of.params, groups)),
         _computing(of, options),

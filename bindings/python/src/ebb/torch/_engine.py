@@ -70,6 +70,7 @@ class Description:
     tile: int
     chunk: int
     slots: int
+    drop_unknown: bool
     threads: int
     dtypes: dict[str, str] = field(default_factory=dict)
     computing: Computing | None = None
@@ -105,6 +106,7 @@ class Model:
         model.hand_in = _abi.REDUCED
         model.budget_bytes, model.tile_bytes, model.chunk_bytes = _NO_BUDGET, of.tile, of.chunk
         model.slots, model.threads = of.slots, of.threads
+        model.drop_unknown = int(of.drop_unknown)
         model.dtypes, model.dtype_count = text_settings(of.dtypes, self._keep), len(of.dtypes)
         if of.computing is not None:
             model.device = of.computing.device.handle
@@ -352,12 +354,22 @@ class Engine:
 
     def wait_step(self) -> Any:
         """[C] The C struct of results."""
+        return self._result("wait_step")
+
+    def continue_step(self) -> Any:
+        """[C] Of a step that was stopped."""
+        return self._result("continue")
+
+    def _result(self, call: str) -> Any:
         result = _abi.StepResult(size=ctypes.sizeof(_abi.StepResult))
-        self._call("wait_step", ctypes.byref(result))
+        self._call(call, ctypes.byref(result))
         return result
 
     def abandon(self) -> None:
         self._call("abandon")
+
+    def save_to(self, directory: str) -> None:
+        self._call("save_to", directory.encode())
 
     def read_states(
         self, states: Sequence[str], params: Sequence[int], into: Sequence[Sequence[torch.Tensor]]

@@ -27,6 +27,7 @@ from ._engine import Plan
 from ._export import Exports
 from ._gradients import gradient_of
 from ._options import Options
+from ._rescue import Rescue
 from ._run import Beginning, Run
 from ._said import Said
 from ._saved import StateDicts, check_kind
@@ -49,7 +50,7 @@ class StepInfo:
     written_bytes: int = 0
 
 
-class Optimizer(torch.optim.Optimizer):
+class Optimizer(Rescue, torch.optim.Optimizer):
     """What Muon and AdamW share. docs/python.md is its manual. Calls marked [C] are made by all
     ranks. One thread at a time: another one's call beside it raises StateError."""
 
@@ -437,8 +438,12 @@ class Optimizer(torch.optim.Optimizer):
         """Of the step that is under way, if one is: Ctrl-C may leave one so, which goes on."""
         gradients = run.under_way
         result = run.end_step()
-        if result is None:
-            return
+        if result is not None:
+            self._note(run, result, gradients, began)
+
+    def _note(
+        self, run: Run, result: Any, gradients: Sequence[Tensor | None], began: float
+    ) -> None:
         self.last = StepInfo(
             run.steps, float(result.norm), float(result.clip), bool(result.skipped),
             time.perf_counter() - began, *run.paged(),

@@ -40,10 +40,11 @@ class Options:
     peer_timeout: timedelta | None
     check_parameters: bool
     device_budget: int | str | None
+    drop_unknown: bool = False
 
     def __post_init__(self) -> None:
         # A program may change its directory later (Hydra).
-        object.__setattr__(self, "swap", _absolute(self.swap))
+        self.move(self.swap)
         _one_of("masters", self.masters, ("auto", "engine", "halves", "parameters"))
         _one_of("placement", self.placement, ("auto", "shard", "owner"))
         _one_of("resume", self.resume, (None, "store", "discard"))
@@ -96,6 +97,10 @@ class Options:
         if isinstance(self.budget, str) and self.budget.endswith("%"):
             return max(least, int(float(self.budget[:-1]) / 100 * state))
         return bytes_of(self.budget, "budget")
+
+    def move(self, swap: Any) -> None:
+        """The state goes on there."""
+        object.__setattr__(self, "swap", _absolute(swap))
 
     def directories(self) -> list[Path]:
         return list(self.swap)

@@ -73,6 +73,7 @@ class Run:
         self._stepped = False
         self._under_way: list[Tensor | None] | None = None  # gradients, which the engine reads
         self._left: list[int] | None = None  # their versions, where Ctrl-C left the step
+        self._stopped: tuple[list[Tensor], list[int]] | None = None  # where the disk stopped it
         self._paged = (0, 0)
         self.paged()
         self._hand_out()
@@ -171,13 +172,47 @@ class Run:
             while not self.engine.step_ended(_SLICE_MS):
                 pass
         except BaseException:
-            self._left = self._left or [gradient._version for gradient in gradients]
+            self._left = self._left or _versions(gradients)
             raise
         self._under_way, left, self._left = None, self._left, None
-        result = self.engine.wait_step()
-        self._check_unwritten(left is None or left == [g._version for g in gradients])
+        try:
+            result = self.engine.wait_step()
+        except Error:
+            self._stopped = gradients, left or _versions(gradients)
+            raise
+        self._check_unwritten(left is None or left == _versions(gradients))
         self._hand_out()
         return result
+
+    def continue_step(self) -> Any:
+        """[C] The result of the step that an error of the disk stopped, to its end."""
+        if self._stopped is not None and self._stopped[1] != _versions(self._stopped[0]):
+            raise StateError(
+                "gradients were written behind the step that was stopped, which reads them",
+                hint="abandon_step() goes back to the last snapshot",
+            )
+        result = self.engine.continue_step()
+        self._stopped = None
+        self._hand_out()
+        return result
+
+    def abandon_step(self) -> None:
+        """[C]"""
+        self.engine.abandon()
+        self._stopped = None
+        self._hand_out()
+
+    def save_to(self, swap: Any) -> None:
+        """[C]"""
+        before = self._options.swap
+        self._options.move(swap)
+        try:
+            scratch = self._options.directory(self.world.rank, self.world.size)
+            self.engine.save_to(str(scratch))
+        except BaseException:
+            self._options.move(before)
+            raise
+        self.scratch = scratch
 
     @property
     def under_way(self) -> Sequence[Tensor | None]:
@@ -421,6 +456,10 @@ class Run:
         except BaseException:
             _library.call("ebb_ranks_close", self._ranks)
             raise
+
+
+def _versions(tensors: Sequence[Tensor]) -> list[int]:
+    return [tensor._version for tensor in tensors]
 
 
 def _has_store(directory: Path) -> bool:
