@@ -5,8 +5,6 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from ebb._memory import is_plain
-
 from ._placements import alike
 from ._said import Said
 
@@ -22,8 +20,9 @@ def gradient_of(name: str, param: Tensor, shape: torch.Size, said: Said) -> Tens
         raise TypeError(f"{name}: the gradient is {gradient.layout}, Ebb takes dense ones")
     if gradient.dtype is not param.dtype:
         raise TypeError(f"{name}: the gradient is {gradient.dtype}, and it {param.dtype}")
-    if is_plain(gradient):
+    contiguous = gradient.is_contiguous()
+    if contiguous and not gradient.is_neg():
         return gradient
-    what = "is not contiguous" if not gradient.is_contiguous() else "is a view that negates"
+    what = "is a view that negates" if contiguous else "is not contiguous"
     said.once("copied", f"{name}: its gradient {what}, and is copied in each step")
     return gradient.resolve_neg().contiguous()

@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 from ebb._signals import held_back
+from ebb._state_dict_hooks import calls_load_state_dict_hooks, calls_state_dict_hooks
 from ebb.errors import Error, LayoutError, StateError, Unsupported, UsageError
 
 from . import _groups, _settings, _state, _state_dict
@@ -98,20 +99,12 @@ class Optimizer(Rescue, torch.optim.Optimizer):
                 pass
         super().zero_grad(set_to_none)
 
+    @calls_state_dict_hooks
     @torch.no_grad()
     def state_dict(self) -> dict[str, Any]:
         """What torch's optimizers answer, for torch.save and for torch.distributed.checkpoint. [C]
         where parameters are DTensors. Where other ranks have the same plain parameters, all call
         consolidate_state_dict() before, and one this, or all."""
-        for before in self._optimizer_state_dict_pre_hooks.values():
-            before(self)
-        made = self._state_dict_now()
-        for behind in self._optimizer_state_dict_post_hooks.values():
-            changed = behind(self, made)
-            made = made if changed is None else changed
-        return made
-
-    def _state_dict_now(self) -> dict[str, Any]:
         if self._closed:
             self._opened()
         mine = self.param_groups
@@ -123,6 +116,7 @@ class Optimizer(Rescue, torch.optim.Optimizer):
             self._check_unchanged()
             return {"param_groups": groups, **self._saved.now(self._run, mine, self._keep)}
 
+    @calls_load_state_dict_hooks
     @torch.no_grad()
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Takes what state_dict() answered, here or from torch.optim.Muon or AdamW, on any number
@@ -130,16 +124,12 @@ class Optimizer(Rescue, torch.optim.Optimizer):
         `swap`."""
         if self._closed:
             self._opened()
-        given = dict(state_dict)
-        for before in self._optimizer_load_state_dict_pre_hooks.values():
-            changed = before(self, given)
-            given = given if changed is None else dict(changed)
-        mine, groups = self.param_groups, copy.deepcopy(given["param_groups"])
+        mine, groups = self.param_groups, copy.deepcopy(state_dict["param_groups"])
         _state_dict.check_groups(mine, groups)
         taken = [_state_dict.taken(*both) for both in zip(mine, groups)]
         for ours, changes in zip(mine, taken):
             _settings.fixed({**ours, **changes})
-        given["param_groups"] = groups
+        given = {**state_dict, "param_groups": groups}
         if self._run is None:
             self._saved.take(None, mine, given)
         else:
@@ -150,8 +140,6 @@ class Optimizer(Rescue, torch.optim.Optimizer):
         for group, changes in zip(mine, taken):
             for key, value in changes.items():
                 group[key] = value
-        for behind in self._optimizer_load_state_dict_post_hooks.values():
-            behind(self)
 
     @torch.no_grad()
     def consolidate_state_dict(self, to: int | None = 0) -> None:
@@ -391,8 +379,8 @@ class Optimizer(Rescue, torch.optim.Optimizer):
             run = Run(self.param_groups, of, self._options, world, self._saved.beginning)
             self._run, self._pid = run, os.getpid()
             self._opened_now(run)
-        if run.was_pageds:
-            self._said.pageds(run.taken)
+        if run.lost_counts:
+            self._said.lost_counts(run.taken)
 
     def _opened_now(self, run: Run) -> None:
         of = run.of

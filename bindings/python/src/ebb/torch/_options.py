@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import timedelta
@@ -12,6 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ebb._paths import directory_of
 from ebb.errors import IoError
 
 from ._sizes import bytes_of
@@ -127,13 +127,11 @@ class Options:
 
 def _absolute(swap: Any) -> tuple[Path, ...]:
     """The directories as they are now."""
-    if isinstance(swap, (str, os.PathLike)):
-        swap = [swap]
-    if not isinstance(swap, Sequence) or not all(isinstance(d, (str, os.PathLike)) for d in swap):
-        raise TypeError(f"swap={swap!r}: write a directory, or a list with one for each rank")
-    if not swap or not all(map(os.fspath, swap)):
-        raise ValueError(f"swap={swap!r} names no directory")
-    return tuple(Path(os.fspath(d)).absolute() for d in swap)
+    if not isinstance(swap, (list, tuple)):
+        return (directory_of(swap, "swap"),)
+    if not swap:
+        raise ValueError("swap=[]: name a directory, or one for each rank")
+    return tuple(directory_of(one, "swap") for one in swap)
 
 
 def _one_of(what: str, value: Any, known: tuple[Any, ...]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import json
 import warnings
 import zlib
 from collections.abc import Callable, Iterator, Sequence
@@ -65,10 +66,7 @@ class Run:
         self._places = self._places_now()
         self._rates = [rates(group) for group in groups]
         self.marked = 0  # the step of the last snapshot that was begun here
-        # ebb.swap.Paged counts a parameter's steps in a blob of its own.
-        self.was_pageds = self.engine.blob(_PAGEDS) is not None and "adamw" in of.algorithms
-        if self.was_pageds:
-            self.engine.set_blob(_PAGEDS, b"")
+        self.lost_counts = self._take_pageds() and "adamw" in of.algorithms
         self._steps_before = int(self.engine.blob(_BEFORE) or 0)
         self._stepped = False
         self._under_way: list[Tensor | None] | None = None  # gradients, which the engine reads
@@ -88,6 +86,15 @@ class Run:
         computing = model.of.computing
         staging = Staging(self.of.params, computing is not None and computing.parameters)
         return model, directory, staging
+
+    def _take_pageds(self) -> bool:
+        """Whether the store is one of ebb.swap.Paged that counted parameters' steps in its blob, as
+        version 0.1.0 did."""
+        blob = self.engine.blob(_PAGEDS)
+        if blob is None:
+            return False
+        self.engine.set_blob(_PAGEDS, b"")
+        return "version" not in json.loads(zlib.decompress(blob))
 
     def close(self) -> None:
         self.engine.close()

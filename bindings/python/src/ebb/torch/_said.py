@@ -33,12 +33,12 @@ class Said:
                 6,
             )
 
-    def pageds(self, steps: int) -> None:
+    def lost_counts(self, steps: int) -> None:
         self.once(
-            "pageds",
-            "the store is one of ebb.swap.Paged, whose counts of steps are lost: each parameter has"
-            f" {steps}, those that were stepped less often, too. Paged's state_dict() has them:"
-            " load_state_dict() takes it",
+            "lost counts",
+            "the store is one of 0.1.0's ebb.swap.Paged, whose counts of steps are lost: each"
+            f" parameter has {steps}, those that were stepped less often, too. The state_dict() of"
+            " that version has them: load_state_dict() takes it",
             6,
         )
 

@@ -36,6 +36,12 @@ class Watched:
         self._params = [list(group["params"]) for group in self._groups]
         self._fixed = [_fixed(group) for group in self._groups]
         self._handed: list[tuple[str, Tensor, int]] = []
+        self._fill()
+
+    def _fill(self) -> None:
+        """Ours come first, then what others keep there: check_states() looks at no key, which would
+        cost a call of Tensor.__hash__ each."""
+        self._of.state.clear()
         self._of.state.update(self._lazy)
 
     def hand_out(self, what: str, tensor: Tensor) -> Tensor:
@@ -71,9 +77,9 @@ class Watched:
                 )
 
     def check_states(self) -> None:
-        there = map(self._of.state.get, self._lazy)
-        if not all(map(operator.is_, there, self._lazy.values())):
-            self._of.state.update(self._lazy)
+        there, ours = self._of.state.values(), self._lazy.values()
+        if len(there) < len(ours) or not all(map(operator.is_, there, ours)):
+            self._fill()
             raise StateError(
                 "opt.state was written, which changes no state: it shows what the swap directory"
                 " has",
