@@ -21,8 +21,8 @@ _ANEW = (
     " state goes with the names"
 )
 _RESET = (
-    "clone() what you compute with. opt.load_state_dict() takes states; with {'state': {}, 'param_groups':"
-    " opt.state_dict()['param_groups']} all begin anew"
+    "clone() what you compute with. opt.load_state_dict() takes states; with {'state': {},"
+    " 'param_groups': opt.state_dict()['param_groups']} all begin anew"
 )
 
 
@@ -54,7 +54,7 @@ class Watched:
         """StateError where a step would not be what the groups or the states say now."""
         self.check_states()
         if self._of.param_groups is not self._groups or len(self._groups) != len(self._params):
-            raise StateError("param_groups has other groups than when the engine opened", hint=_ANEW)
+            raise StateError("there are other groups than when the engine opened", hint=_ANEW)
         for number, (group, params) in enumerate(zip(self._groups, self._params)):
             now = group["params"]
             if len(now) != len(params) or not all(map(operator.is_, now, params)):
