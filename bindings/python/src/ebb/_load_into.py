@@ -82,7 +82,9 @@ class _Room:
 
     def _view(self, first: int, piece: _Piece) -> Tensor:
         if self._memory is None:
-            self._memory = torch.empty(_ROOM_BYTES, dtype=torch.uint8, pin_memory=self._pinned)
+            self._memory = torch.empty(
+                _ROOM_BYTES, dtype=torch.uint8, device="cpu", pin_memory=self._pinned
+            )
         there = self._memory[first : first + piece.nbytes]
         return there.view(piece.kind).view(tuple(piece.extents))
 

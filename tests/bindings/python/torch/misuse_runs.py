@@ -95,6 +95,9 @@ def _one_rank_alone(rank: int) -> str:
     if rank == 0:
         with raises(ebb.StateError, within=1):  # the one of before is old
             opt.state_dict()
+    opt.consolidate_state_dict(to=None)
+    state = opt.state_dict()["state"]
+    assert float(state[3]["step"]) == 4.0 and bool(state[0]["momentum_buffer"].any())
     go(model, opt, 4)
     assert opt.steps == 5
     opt.close()

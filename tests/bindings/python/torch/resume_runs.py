@@ -1,7 +1,8 @@
 """What the rows of test_resume*.py share."""
 import torch
 
-from worlds import check_same, GPT, gpt_batch, exact_groups, raises, rate, seeded, split, weights_of
+from worlds import (check_same, exact_groups, GPT, gpt_batch, Net, net_batch, raises, rate, seeded,
+                    split, weights_of)
 
 
 def make_opt(model, swap: str, **options):
@@ -156,3 +157,39 @@ def _torch_goes_on() -> list[float]:
         one.load_state_dict(into)
     assert "ebb" not in sys.modules
     return losses_of(model, pair, 5, 9)
+
+
+def ddp_saves(rank: int) -> int:
+    """torch's helpers under DDP, where all ranks call state_dict(); goes on from what DCP saved."""
+    import torch.distributed.checkpoint as dcp
+    from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
+    from torch.nn.parallel import DistributedDataParallel
+
+    def make(swap: str, seed: int):
+        model = DistributedDataParallel(seeded(Net, seed))
+        return model, make_opt(model.module, swap)
+
+    def steps(model, opt, first: int, last: int) -> None:
+        for step in range(first, last):
+            model(*net_batch(2 * step + rank)).backward()
+            opt.step()
+            opt.zero_grad()
+    model, opt = make("a", 0)
+    steps(model, opt, 0, 3)
+    opt.consolidate_state_dict(to=None)
+    weights, states = get_state_dict(model, opt)
+    dcp.save({"model": weights, "optimizer": states}, checkpoint_id="dcp")
+    del states
+    steps(model, opt, 3, 5)
+    other, twin = make("b", 1)
+    twin.open()
+    twin.consolidate_state_dict(to=None)
+    weights, states = get_state_dict(other, twin)
+    dcp.load({"model": weights, "optimizer": states}, checkpoint_id="dcp")
+    set_state_dict(other, twin, model_state_dict=weights, optim_state_dict=states)
+    steps(other, twin, 3, 5)
+    check_same(weights_of(other.module), weights_of(model.module), "weights")
+    steps_there = twin.steps
+    opt.close()
+    twin.close()
+    return steps_there

@@ -258,6 +258,88 @@ def written_in_a_step() -> str:
         return apart(child)
 
 
+@row("gradients of a step that Ctrl-C left: zero_grad() waits for it, other writes are said")
+def gradients_in_a_step() -> str:
+    def child(how: str, interrupt: bool):
+        import ebb.torch
+        model = torch.nn.Sequential(*[torch.nn.Linear(1024, 1024, bias=False) for _ in range(4)])
+        for p in model.parameters():
+            p.data = torch.sin(torch.arange(1024.0 * 1024)).view(1024, 1024)
+            p.grad = torch.cos(torch.arange(1024.0 * 1024)).view(1024, 1024)
+        opt = ebb.torch.Muon(model, lr=0.02, swap=f"swap-{how}-{interrupt}", budget="least",
+                             threads=1, chunk="4MiB")
+        opt.open()
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        if interrupt:
+            threading.Timer(0.05, lambda: os.kill(os.getpid(), signal.SIGINT)).start()
+        try:
+            opt.step()
+            assert not interrupt, "no step was interrupted"
+        except KeyboardInterrupt:
+            assert interrupt and opt._run._under_way is not None
+        if how == "written":
+            for p in model.parameters():
+                p.grad.mul_(-1)
+            with raises(ebb.StateError, says="gradients were written", within=20):
+                opt.snapshot()
+            return None
+        opt.zero_grad(set_to_none=how == "none")
+        opt.snapshot()
+        opt.close()
+        return weights_of(model)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        want = apart(child, "none", False)
+        for how in ("zeros", "none"):
+            check_same(apart(child, how, True), want, how)
+        apart(child, "written", True)
+    return ""
+
+
+@row("Ctrl-C while it opens: heard when it is open, and nothing is left behind")
+def interrupted_open() -> str:
+    import ebb.torch
+    heard = 0
+
+    def ring(*_) -> None:
+        raise KeyboardInterrupt
+    signal.signal(signal.SIGALRM, ring)
+    before = len(os.listdir("/proc/self/fd")), threading.active_count()
+    model = torch.nn.Linear(300, 300)
+    for i in range(20):
+        opt = ebb.torch.AdamW(model, swap="swap", resume="store")
+        try:
+            signal.setitimer(signal.ITIMER_REAL, 0.0005 + 0.0005 * i)
+            opt.open()
+            signal.setitimer(signal.ITIMER_REAL, 0)
+        except KeyboardInterrupt:
+            heard += 1
+        opt.open()
+        opt.close()
+        again = ebb.torch.AdamW(model, swap="swap", resume="store")
+        again.open()
+        again.close()
+    assert heard, "none was interrupted"
+    assert (len(os.listdir("/proc/self/fd")), threading.active_count()) == before
+    return f"{heard} of 20"
+
+
+@row("warnings as errors: an edit of parameters is said once, and taken")
+def warnings_as_errors() -> str:
+    model, opt = made(masters="engine")
+    with torch.no_grad():
+        model.up.weight.add_(1)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        with raises(RuntimeWarning, says="changed since the last step"):
+            opt.step()
+        assert opt.steps == 1
+        opt.step()
+        assert opt.steps == 2 and float(model.up.weight.detach().mean()) > 0.9
+    opt.close()
+    return ""
+
+
 @row("a disk that fills up while state_dict() writes: an error, no signal")
 def full_disk() -> str:
     import resource
@@ -272,7 +354,7 @@ def full_disk() -> str:
         # A file may not grow over 1 MB: what posix_fallocate meets on a full disk, nearly.
         signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
         resource.setrlimit(resource.RLIMIT_FSIZE, (1_000_000, resource.RLIM_INFINITY))
-        with raises(OSError, ebb.Error) as caught:
+        with raises(ebb.NoSpace, says=("swap", "as much disk")) as caught:
             opt.state_dict()
         resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY,) * 2)
         opt.step()

@@ -1,11 +1,13 @@
 """More rows of test_plain.py."""
+import copy
 import inspect
 import shutil
+import warnings
 import torch
 
 from plain_runs import _memory, bf16_run, ebb_muon, learn, torch_pair
-from worlds import (apart, check_same, GPT, hand_groups, Net, net_batch, row, run_rows, seeded,
-                    weights_of, worst)
+from worlds import (apart, check_same, GPT, hand_groups, Net, net_batch, raises, row, run_rows,
+                    seeded, weights_of, worst)
 
 
 @row("a closure: called once, with gradients; its loss is answered")
@@ -241,6 +243,146 @@ def signatures() -> str:
 @row("memory: a paged AdamW keeps its state out of memory")
 def memory() -> str:
     return apart(_memory)
+
+
+@row("a first step with lr 0 and gradients of zeros counts, unless a helper made it")
+def first_step() -> str:
+    import ebb.torch
+
+    def run(make, save: bool) -> tuple[dict, float]:
+        model = seeded(Net)
+        opt = make(model)
+        schedule = torch.optim.lr_scheduler.LambdaLR(opt, lambda step: step / 4)
+        for step in range(5):
+            model(*net_batch(step)).backward()
+            if step == 0:  # a batch that is masked
+                for p in model.parameters():
+                    p.grad.zero_()
+            opt.step()
+            if save and step == 0 and isinstance(opt, ebb.torch.AdamW):
+                opt.snapshot(wait=True)
+            schedule.step()
+            opt.zero_grad()
+        made = opt.state_dict()["state"][0]
+        return weights_of(model), float(made["step"])
+    theirs = run(lambda m: torch.optim.AdamW(m.named_parameters(), lr=0.1), False)
+    for save in (False, True):
+        mine = run(lambda m: ebb.torch.AdamW(m.named_parameters(), lr=0.1, swap=f"a{save}"), save)
+        assert mine[1] == theirs[1] == 5, (mine[1], theirs[1])
+        away = max(float((mine[0][n] - theirs[0][n]).abs().max()) for n in mine[0])
+        assert away <= 1e-6, away
+    return f"{away:.1e}"
+
+
+@row("a gradient with torch's negative bit is read with its sign")
+def negated() -> str:
+    import ebb.torch
+    ws = []
+    for kind in ("torch", "ebb"):
+        w = torch.nn.Parameter(torch.tensor(0.5))
+        opt = (torch.optim.AdamW([w], lr=0.1) if kind == "torch"
+               else ebb.torch.AdamW([("w", w)], lr=0.1, weight_decay=0.01, swap="swap"))
+        (torch.complex(torch.tensor(1.0), w).conj() * torch.tensor(1 + 2j)).real.backward()
+        assert w.grad.is_neg() and w.grad.is_contiguous()
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            opt.step()
+        ws.append(float(w.detach()))
+    assert abs(ws[0] - ws[1]) <= 1e-6, ws
+    return f"{ws}"
+
+
+@row("OneCycleLR cycles Muon's momentum and AdamW's beta1, as over torch's pair")
+def one_cycle() -> str:
+    import ebb.torch
+    model = seeded(Net)
+    opt = ebb.torch.Muon(hand_groups(model), swap="swap")
+    muon, adamw = torch_pair(seeded(Net))
+    schedules = [torch.optim.lr_scheduler.OneCycleLR(one, max_lr=0.05, total_steps=8)
+                 for one in (opt, muon, adamw)]
+    for step in range(6):
+        model(*net_batch(step)).backward()
+        opt.step()
+        muon.step()
+        adamw.step()
+        for one in schedules:
+            one.step()
+        mine, theirs = opt.param_groups, (muon.param_groups[0], adamw.param_groups[0])
+        assert mine[0]["momentum"] == theirs[0]["momentum"], (step, mine[0], theirs[0])
+        assert mine[1]["betas"] == theirs[1]["betas"], (step, mine[1], theirs[1])
+    assert opt._run._rates[0]["beta"] != 0.95, "the engine was not told"
+    again = copy.deepcopy(opt.param_groups[0])
+    assert again["momentum"] == mine[0]["momentum"] and again["betas"] == mine[0]["betas"]
+    opt.close()
+    return ""
+
+
+@row("frozen parameters: said, and left out where asked; names without wrappers' words")
+def frozen_and_wrapped() -> str:
+    import ebb.torch
+    model = seeded(Net)
+    model.up.requires_grad_(False)
+    with warnings.catch_warnings(record=True) as heard:
+        warnings.simplefilter("always")
+        whole = ebb.torch.Muon(model, swap="a").plan()
+        assert any("frozen=False" in str(w.message) for w in heard), "no word of frozen ones"
+        heard.clear()
+        part = ebb.torch.Muon(ebb.torch.groups(model, frozen=False), swap="b").plan()
+        assert not heard, heard[0].message
+    assert part.state < whole.state, (part.state, whole.state)
+    compiled = torch.compile(seeded(Net), backend="eager")
+    want = [name for name, _ in seeded(Net).named_parameters()]
+    for kind in (ebb.torch.AdamW, ebb.torch.Muon):
+        opt = kind(compiled, swap="c")
+        names = [name for group in opt.param_groups for name in group["param_names"]]
+        assert sorted(names) == sorted(want), names
+    return f"{part.state} of {whole.state} B"
+
+
+@row("torch's own arguments, and keys of the user's own in groups")
+def more_arguments() -> str:
+    import ebb.torch
+    model = seeded(Net)
+    for key in ("foreach", "fused", "capturable", "maximize", "amsgrad", "differentiable"):
+        ebb.torch.AdamW(model, swap="a", **{key: False})
+    for key in ("maximize", "amsgrad", "differentiable"):
+        with raises(ValueError, says=key):
+            ebb.torch.AdamW(model, swap="a", **{key: True})
+    for kind, key in ((ebb.torch.AdamW, "ns_steps"), (ebb.torch.Muon, "nesteroff")):
+        with raises(TypeError, says=key):
+            kind(model, swap="a", **{key: 5})
+    for settings in (dict(ns_steps=2), dict(adjust_lr_fn="no"), dict(ns_coefficients=(1, 2))):
+        with raises(ValueError, says=next(iter(settings))):
+            ebb.torch.Muon(model, swap="a", **settings)
+    opt = ebb.torch.Muon(model, swap="a", precision="fp32", ns_steps=5, adjust_lr_fn="original")
+    assert [group.get("precision") for group in opt.param_groups] == ["fp32", None]
+    with raises(ValueError, says="twice"):
+        ebb.torch.AdamW([("a", model.up.bias), ("b", model.up.bias)], swap="a")
+
+    groups = hand_groups(model)
+    for group in groups:
+        group.update(name="mine", lr_scale=0.5)
+    with warnings.catch_warnings(record=True) as heard:
+        warnings.simplefilter("always")
+        opt = ebb.torch.Muon(groups, swap="b")
+    assert any("lr_scale" in str(w.message) for w in heard), "a typo would be taken in silence"
+    opt.param_groups[1]["tag"] = 1
+    model(*net_batch(0)).backward()
+    opt.step()
+    made = opt.state_dict()["param_groups"]
+    opt.close()
+    assert [g["lr_scale"] for g in made] == [0.5, 0.5] and made[1]["tag"] == 1
+    groups = hand_groups(model)
+    groups[0]["betas"], groups[1]["preset"] = (0.5, 0.6), "moonlight"
+    with warnings.catch_warnings(record=True) as heard:
+        warnings.simplefilter("always")
+        ebb.torch.Muon(groups, swap="c")
+    assert [word in str(w.message) for w, word in zip(heard, ("betas", "preset"))] == [True, True]
+    for algorithm, key in (("adamw", "weigth_decay"), ("adamw", "precision"), ("muon", "momentun")):
+        params = hand_groups(model)[algorithm == "adamw"]["params"]
+        with raises(ValueError, says=key):
+            ebb.torch.Muon([dict(params=params, algorithm=algorithm, **{key: 1})], swap="c")
+    return ""
 
 
 if __name__ == "__main__":

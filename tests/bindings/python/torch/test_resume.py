@@ -1,13 +1,15 @@
 """What is kept over the end of a process: the store, and state_dict()."""
 import copy
+import shutil
+import warnings
 import torch
 from torch.optim.lr_scheduler import LambdaLR
 
-from resume_runs import (_torch_goes_on, check_states, discarding, killed_run, loading_run,
-                         losses_of, make_opt, refused_without_resume, resumed_run, saving_run,
-                         steps_found, train, whole_run)
-from worlds import (apart, check_same, GPT, gpt_batch, Net, net_batch, raises, rate, row,
-                    run_rows, seeded, split, weights_of, worst)
+from resume_runs import (_torch_goes_on, check_states, ddp_saves, discarding, killed_run,
+                         loading_run, losses_of, make_opt, refused_without_resume, resumed_run,
+                         saving_run, steps_found, train, whole_run)
+from worlds import (apart, check_same, GPT, gpt_batch, Net, net_batch, raises, ranks, rate, row,
+                    run_rows, same_bits, seeded, split, weights_of, worst)
 
 
 @row("resume='store' in a new process goes on with the same bits")
@@ -213,6 +215,71 @@ def dummy_step() -> str:
     assert opt.steps == 2, opt.steps
     opt.close()
     return ""
+
+
+@row("DDP: torch's helpers, which all ranks call, save and load behind consolidate(to=None)")
+def ddp_helpers() -> str:
+    return f"steps {ranks(2, ddp_saves)}"
+
+
+@row("what is kept now is the present state, whatever is still being written")
+def kept_now() -> str:
+    import ebb
+    import ebb.torch
+    put_off = 0
+
+    def make(folder: str, **options):
+        torch.manual_seed(0)
+        big, small = torch.nn.Parameter(torch.zeros(3000, 3000)), torch.nn.Parameter(torch.zeros(8))
+        return small, big, ebb.torch.AdamW([("big", big), ("small", small)], swap=folder,
+                                           budget="all", masters="engine", **options)
+
+    def two_steps(how: str, folder: str, slots: int):
+        """A snapshot of all is being written when the second step, a small one, has been made."""
+        checkpoint = "reference" if how == "reference" else "tensors"
+        small, big, opt = make(folder, slots=slots, checkpoint=checkpoint)
+        big.grad, small.grad = torch.ones_like(big), torch.ones(8)
+        opt.step()
+        if how == "pinned":
+            opt.export(f"{folder}-out", wait=False)
+        else:
+            opt.snapshot()
+        big.grad = None
+        opt.step()
+        opt.blobs["at"] = b"2"
+        return small, opt
+    for how in ("snapshot", "export", "reference", "pinned", "put off"):
+        folder = how.replace(" ", "-")
+        small, opt = two_steps(how, folder, 2 if how == "pinned" else 3)
+        want = small.detach().clone()
+        made = None
+        if how == "export":
+            opt.export("out")
+            assert same_bits(ebb.open("out")["small"].torch(), want), "an older state"
+        elif how == "reference":
+            made = opt.state_dict()
+        elif how == "put off":
+            with warnings.catch_warnings(record=True) as heard:
+                warnings.simplefilter("always")
+                for _ in range(3):
+                    opt.step()
+                    opt.snapshot()
+            put_off = len(heard)
+            assert put_off <= 1, [str(w.message) for w in heard]
+            opt.snapshot(wait=True)
+        else:
+            opt.snapshot(wait=True)
+        steps = opt.steps
+        opt.close()
+        small, _, opt = make(folder, resume=None if made else "store")
+        if made:
+            opt.load_state_dict(made)
+        opt.open()
+        assert opt.steps == steps and opt.blobs["at"] == b"2", (how, opt.steps, steps)
+        assert how == "put off" or same_bits(small.detach(), want), how
+        opt.close()
+        shutil.rmtree(folder)
+    return f"put off {put_off} times"
 
 
 if __name__ == "__main__":

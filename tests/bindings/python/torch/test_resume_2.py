@@ -5,9 +5,10 @@ from pathlib import Path
 import torch
 from torch.optim.lr_scheduler import LambdaLR
 
-from resume_runs import loading_run, make_opt, saved, saving_run, train, whole_run
-from worlds import (apart, check_same, GPT, Net, net_batch, raises, rate, row, run_rows,
-                    same_bits, seeded, split, weights_of, worst)
+from resume_runs import (check_states, loading_run, losses_of, make_opt, saved, saving_run, train,
+                         whole_run)
+from worlds import (apart, check_same, GPT, hand_gradients, Net, net_batch, places_of, raises, rate,
+                    row, run_rows, same_bits, seeded, split, weights_of, worst)
 
 
 @row("torch's own helpers: get and set of the optimizer's state, before any step")
@@ -245,7 +246,7 @@ def unfit() -> str:
     train(model, opt, 0, 3)
     kept = {n: {k: v.clone() for k, v in s.items()} for n, s in opt.state_dict()["state"].items()}
     last = max(kept)
-    for what in ("groups", "shape", "key", "missing"):
+    for what in ("groups", "shape", "key", "missing", "no tensor", "complex", "count"):
         bad = opt.state_dict()
         if what == "groups":
             bad["param_groups"] = bad["param_groups"][:1]
@@ -254,6 +255,11 @@ def unfit() -> str:
             bad["state"][last]["exp_avg"] = torch.ones(3, 3)
         elif what == "key":
             bad["state"][0] = {"exp_avg": torch.ones_like(bad["state"][0]["momentum_buffer"])}
+        elif what in ("no tensor", "complex", "count"):
+            bad["state"][0]["momentum_buffer"].fill_(7)
+            value = {"no tensor": 3, "complex": bad["state"][last]["exp_avg"] * 1j,
+                     "count": torch.tensor(-1.0)}[what]
+            bad["state"][last]["step" if what == "count" else "exp_avg"] = value
         else:
             bad["state"][0]["momentum_buffer"].fill_(7)
             del bad["state"][last]["exp_avg_sq"]
@@ -291,6 +297,165 @@ def closing() -> str:
         make_opt(seeded(Net), "c").close()  # never opened
     said = [w for w in heard if issubclass(w.category, RuntimeWarning) and "ebb" in str(w.message)]
     assert not said, [str(w.message) for w in said]
+    return ""
+
+
+@row("a state dict without states begins anew, before the first step and later")
+def reset() -> str:
+    import ebb.torch
+    figures = []
+    for opened in (True, False):
+        ms = []
+        for kind in ("torch", "ebb"):
+            model = seeded(Net)
+            opt = (torch.optim.AdamW(model.named_parameters(), lr=1e-2) if kind == "torch" else
+                   ebb.torch.AdamW(model.named_parameters(), lr=1e-2, swap=f"a{opened}"))
+            fresh = copy.deepcopy(opt.state_dict())
+            losses_of(model, [opt], 0, 4, net_batch)
+            if not opened:  # a state dict that was loaded is given up again
+                late = copy.deepcopy(opt.state_dict())
+                opt = (torch.optim.AdamW(model.named_parameters(), lr=1e-2) if kind == "torch" else
+                       ebb.torch.AdamW(model.named_parameters(), lr=1e-2, swap="b"))
+                opt.load_state_dict(late)
+            opt.load_state_dict(fresh)
+            losses_of(model, [opt], 4, 7, net_batch)
+            assert float(opt.state_dict()["state"][0]["step"]) == 3.0
+            ms.append(weights_of(model))
+        assert opt.steps == 3, opt.steps
+        away = max(float((ms[0][n] - ms[1][n]).abs().max()) for n in ms[0])
+        assert away <= 1e-6, (opened, away)
+        figures.append(f"{away:.1e}")
+    return ", ".join(figures)
+
+
+@row("torch.optim.Muon's settings come in with its state dict, and ours go into it")
+def muons_settings() -> str:
+    import ebb
+    import ebb.torch
+    figures, default = [], {}
+    places = places_of(Net, None)
+
+    def apart_by(one: dict, other: dict) -> float:
+        return max(float((one[n] - other[n]).abs().max()) for n in one)
+
+    def go(model, opt, first: int, last: int) -> None:
+        for step in range(first, last):
+            hand_gradients(model, places, step)
+            opt.step()
+    for settings in ({}, dict(adjust_lr_fn="match_rms_adamw"), dict(nesterov=False),
+                     dict(eps=100.0), dict(ns_coefficients=(3.0, -3.2, 1.2)),
+                     dict(adjust_lr_fn="original")):
+        ms = []
+        for kind in ("torch", "ebb", "ebb and back"):
+            model = seeded(Net)
+            params = split(model)[0]
+            opt = torch.optim.Muon(params, lr=0.02, **settings)
+            go(model, opt, 0, 3)
+            for step, way in enumerate((kind.split(" and ") * 2)[:2], 3):
+                made = copy.deepcopy(opt.state_dict())
+                opt = (ebb.torch.Muon(params, swap=f"a{len(figures)}{kind}{step}") if way == "ebb"
+                       else torch.optim.Muon(params))
+                opt.load_state_dict(made)
+                go(model, opt, step, step + 1)
+            ms.append(weights_of(model))
+        default = default or ms[0]
+        away = max(apart_by(other, ms[0]) for other in ms[1:])
+        effect = apart_by(default, ms[0]) or 0.01  # bf16's roundings are a part of it
+        assert away <= effect / 2, (settings, away, effect)
+        figures.append(f"{away:.0e} of {effect:.0e}")
+    params = split(seeded(Net))[0]
+    opt = ebb.torch.Muon(params, swap="b")
+    opt.open()
+    for settings in (dict(nesterov=False), dict(adjust_lr_fn="match_rms_adamw"), dict(ns_steps=2)):
+        made = opt.state_dict()
+        made["param_groups"][0].update(settings, lr=0.5)
+        with raises(ebb.StateError, ValueError, says="fixed" if "ns_steps" not in settings else
+                    "ns_steps"):
+            opt.load_state_dict(made)
+        assert opt.param_groups[0]["lr"] != 0.5, "half a state dict was taken"
+    opt.close()
+    return ", ".join(figures)
+
+
+@row("a momentum that is a sum is none that is an EMA; Adam's without decay is AdamW's")
+def kinds_of_momentum() -> str:
+    import ebb
+    import ebb.torch
+    params = split(seeded(Net))[0]
+    for mine, theirs in (("torch", "moonlight"), ("moonlight", "torch"), ("dion", "keller")):
+        made = ebb.torch.Muon(params, swap="a", preset=theirs).state_dict()
+        made["state"] = {i: {"momentum_buffer": torch.ones_like(p)}
+                         for i, (_, p) in enumerate(params)}
+        opt = ebb.torch.Muon(params, swap="b", preset=mine)
+        with raises(ebb.LayoutError, says=("factor of 20", f"preset={theirs!r}")):
+            opt.load_state_dict(made)
+        assert "ns_steps" not in ebb.torch.Muon(params, swap="a", preset="moonlight").state_dict()[
+            "param_groups"][0], "torch's Muon would take a sum for an EMA"
+    for decay in (0.0, 0.1):
+        adam = torch.optim.Adam(params, weight_decay=decay).state_dict()
+        opt = ebb.torch.AdamW(params, swap="c")
+        if decay:
+            with raises(ValueError, says="decoupled_weight_decay"):
+                opt.load_state_dict(adam)
+        else:
+            opt.load_state_dict(adam)
+            assert opt.param_groups[0]["weight_decay"] == 0.0
+    return ""
+
+
+@row("hooks of state dicts, lr as a tensor, last_epoch: as torch has them")
+def hooks_and_lr() -> str:
+    import ebb.torch
+    said = {}
+    for kind in ("torch", "ebb"):
+        model, seen = seeded(Net), []
+
+        def make():
+            params, lr = model.named_parameters(), torch.tensor(0.1)
+            return (torch.optim.AdamW(params, lr=lr) if kind == "torch" else
+                    ebb.torch.AdamW(params, lr=lr, swap=f"a{len(list(Path().glob('a*')))}"))
+        opt = make()
+        opt.register_state_dict_pre_hook(lambda *_: seen.append("before"))
+        opt.register_state_dict_post_hook(lambda _, made: {**made, "mine": 1})
+        opt.register_load_state_dict_pre_hook(lambda _, given: seen.append(given.pop("mine")))
+        opt.register_load_state_dict_post_hook(lambda *_: seen.append("behind"))
+        schedule = LambdaLR(opt, lambda step: 1 / (1 + step))
+        for _ in range(3):
+            losses_of(model, [opt], 0, 1, net_batch)
+            schedule.step()
+        opt.load_state_dict(opt.state_dict())
+        made = opt.state_dict()
+        other = make()
+        other.load_state_dict(made)
+        opt.param_groups[0]["lr"].fill_(0.5)
+        LambdaLR(other, lambda step: 1 / (1 + step), last_epoch=2)
+        said[kind] = seen, float(other.param_groups[0]["lr"])
+    assert said["torch"] == said["ebb"], said
+    return str(said["ebb"])
+
+
+@row("torch.set_default_dtype and set_default_device change no state dict")
+def default_kinds() -> str:
+    model = seeded(Net)
+    import ebb.torch
+    opt = ebb.torch.Muon(model, lr=1e-3, swap="swap")
+    losses_of(model, [opt], 0, 2, net_batch)
+    want = {n: {k: v.clone() for k, v in s.items()} for n, s in opt.state_dict()["state"].items()}
+    for dtype, device in ((torch.bfloat16, "cpu"), (torch.float64, "cpu"), (torch.float32, "meta")):
+        torch.set_default_dtype(dtype)
+        torch.set_default_device(device)
+        try:
+            made = opt.state_dict()
+            check_states(made["state"], want)
+            opt.state_of("up.weight", "momentum_buffer")
+            part = {**made, "state": {k: v for k, v in made["state"].items() if k}}
+            opt.load_state_dict(part)
+            opt.load_state_dict(made)
+        finally:
+            torch.set_default_dtype(torch.float32)
+            torch.set_default_device("cpu")
+        check_states(opt.state_dict()["state"], want)
+    opt.close()
     return ""
 
 

@@ -1,5 +1,5 @@
 """What is looked at once, when an engine is to open: that its plan means what torch means on every
-rank, and that copies are copies."""
+rank, that copies are copies, and that nothing else is."""
 
 from __future__ import annotations
 
@@ -25,6 +25,23 @@ def check_placed(of: Named, model: _engine.Model, checksums: list[int], world: W
             raise LayoutError(f"rank {rank} has other parameters than rank {world.rank}")
     for i, name in enumerate(of.names):
         _check_copies(name, [rows[i] for _, _, rows in told])
+
+
+def check_apart(of: Named, masters: str) -> None:
+    """LayoutError for parameters that share memory, where each has a master of its own: one step
+    would write one over the other."""
+    lies = sorted(
+        (mine.data_ptr(), mine.nbytes, name)
+        for name, mine in zip(of.names, of.mine())
+        if mine.numel() and not (masters == "parameters" and mine.device.type == "cpu")
+    )
+    for (first, nbytes, name), (second, _, other) in zip(lies, lies[1:]):
+        if first + nbytes > second:
+            raise LayoutError(
+                f"{name} and {other} share memory, and have masters of their own",
+                hint="tie them as one parameter (head.weight = tok.weight), which"
+                " named_parameters() has once; or leave one of them to no optimizer",
+            )
 
 
 def _misplaced(of: Named, model: _engine.Model, boxes: list[Any], world: World) -> str | None:

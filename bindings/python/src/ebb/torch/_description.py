@@ -12,9 +12,11 @@ import torch
 from torch import Tensor
 
 from ebb._device import Device
+from ebb.errors import LayoutError
 
-from . import _engine, _groups, _placements
+from . import _engine, _placements
 from ._options import Options
+from ._settings import fixed, rates
 from ._sizes import bytes_of
 from ._world import World
 
@@ -50,21 +52,14 @@ def named(groups: Sequence[dict[str, Any]]) -> Named:
     return found
 
 
-def rates(group: dict[str, Any]) -> dict[str, float]:
-    """What may change from step to step, by the engine's names."""
-    some = {"lr": float(group["lr"]), "weight_decay": float(group["weight_decay"])}
-    if group["algorithm"] == "muon":
-        return {**some, "beta": float(group["momentum"])}
-    first, second = group["betas"]
-    return {**some, "beta1": float(first), "beta2": float(second), "eps": float(group["eps"])}
-
-
 def describe(
-    groups: Sequence[dict[str, Any]], of: Named, options: Options, world: World
-) -> _engine.Model:
-    """Unsupported, TypeError or ValueError, by name, for what Ebb does not take."""
+    groups: Sequence[dict[str, Any]], of: Named, options: Options, world: World,
+    planned: bool = False,
+) -> _engine.Model:  # fmt: skip
+    """Unsupported, TypeError or ValueError, by name, for what Ebb does not take. `planned`: of
+    parameters that need not be there yet."""
     for name, param in zip(of.names, of.params):
-        _engine.check_tensor(name, _placements.local(param))
+        _engine.check_tensor(name, _placements.local(param), planned)
     described = _engine.Description(
         [
             _engine.Param(name, tuple(param.shape), group, param.dtype)
@@ -76,13 +71,26 @@ def describe(
         bytes_of(options.tile, "tile"),
         bytes_of(options.chunk, "chunk"),
         options.slots,
+        options.drop_unknown,
         options.threads or max(1, len(os.sched_getaffinity(0)) // _ranks_here(world)),
         options.dtypes(options.masters_of(of.params, groups)),
         _computing(of, options),
     )
     model = _engine.Model(described)
-    plan = model.plan(world.rank, world.size)
+    plan = _planned(model, options, world)
     return model.within(options.budget_of(plan.least_budget, plan.state, plan.memory))
+
+
+def _planned(model: _engine.Model, options: Options, world: World) -> _engine.Plan:
+    try:
+        return model.plan(world.rank, world.size)
+    except LayoutError as error:
+        if options.momentum_dtype is not torch.int8:
+            raise
+        raise LayoutError(
+            str(error.args[0]), tensor=error.tensor,
+            hint="int8 wants placement='owner' here; momentum_dtype=torch.bfloat16 lies anywhere",
+        ) from error  # fmt: skip
 
 
 def _computing(of: Named, options: Options) -> _engine.Computing | None:
@@ -103,13 +111,8 @@ def _current_gpu() -> int:
 
 def _settings(group: dict[str, Any]) -> tuple[str, str | None, dict[str, str]]:
     settings = {key: repr(value) for key, value in rates(group).items()}
-    settings.update(_groups.more_settings(group))
-    if group["algorithm"] == "adamw":
-        return "adamw", None, settings
-    settings["nesterov"] = "yes" if group["nesterov"] else "no"
-    if group.get("split"):
-        settings["split"] = str(group["split"])
-    return "muon", str(group["preset"]), settings
+    preset = str(group["preset"]) if group["algorithm"] == "muon" else None
+    return group["algorithm"], preset, {**settings, **fixed(group)}
 
 
 def _ranks_here(world: World) -> int:

@@ -13,6 +13,7 @@ import torch
 
 from ebb import _abi, _library
 from ebb._device import Device
+from ebb._memory import is_plain, why_not
 from ebb.errors import Unsupported, UsageError
 
 from ._placements import Box, Cut, Part
@@ -69,6 +70,7 @@ class Description:
     tile: int
     chunk: int
     slots: int
+    drop_unknown: bool
     threads: int
     dtypes: dict[str, str] = field(default_factory=dict)
     computing: Computing | None = None
@@ -104,6 +106,7 @@ class Model:
         model.hand_in = _abi.REDUCED
         model.budget_bytes, model.tile_bytes, model.chunk_bytes = _NO_BUDGET, of.tile, of.chunk
         model.slots, model.threads = of.slots, of.threads
+        model.drop_unknown = int(of.drop_unknown)
         model.dtypes, model.dtype_count = text_settings(of.dtypes, self._keep), len(of.dtypes)
         if of.computing is not None:
             model.device = of.computing.device.handle
@@ -238,14 +241,22 @@ def fill(buffer: Any, tensor: torch.Tensor) -> None:
         buffer.stream = torch.cuda.current_stream(tensor.device).cuda_stream or _DEFAULT_STREAM
 
 
-def check_tensor(name: str, tensor: torch.Tensor) -> None:
-    """Of what Ebb takes: Unsupported, TypeError or ValueError name what it is not."""
-    if tensor.device.type not in ("cpu", "cuda"):
-        raise Unsupported(f"{name} lies on {tensor.device}: Ebb takes what is on the host or CUDA")
+def check_tensor(name: str, tensor: torch.Tensor, planned: bool = False) -> None:
+    """Of what Ebb takes: Unsupported, TypeError or ValueError name what it is not. `planned`: it
+    need not be there yet."""
     if tensor.dtype not in DTYPES:
         raise TypeError(f"{name} is {tensor.dtype}: Ebb takes float32 and bfloat16")
-    if not tensor.is_contiguous():
-        raise ValueError(f"{name} is not contiguous in memory: use .contiguous()")
+    if planned and tensor.is_meta:
+        return
+    if tensor.device.type not in ("cpu", "cuda"):
+        raise Unsupported(f"{name} lies on {tensor.device}: Ebb takes what is on the host or CUDA")
+    why = why_not(tensor)
+    if why:
+        raise Unsupported(f"{name} {why}: Ebb takes tensors that have memory of their own")
+    if not is_plain(tensor):
+        raise ValueError(
+            f"{name} is not contiguous in memory, row by row: p.data = p.data.contiguous()"
+        )
 
 
 class Engine:
@@ -343,12 +354,22 @@ class Engine:
 
     def wait_step(self) -> Any:
         """[C] The C struct of results."""
+        return self._result("wait_step")
+
+    def continue_step(self) -> Any:
+        """[C] Of a step that was stopped."""
+        return self._result("continue")
+
+    def _result(self, call: str) -> Any:
         result = _abi.StepResult(size=ctypes.sizeof(_abi.StepResult))
-        self._call("wait_step", ctypes.byref(result))
+        self._call(call, ctypes.byref(result))
         return result
 
     def abandon(self) -> None:
         self._call("abandon")
+
+    def save_to(self, directory: str) -> None:
+        self._call("save_to", directory.encode())
 
     def read_states(
         self, states: Sequence[str], params: Sequence[int], into: Sequence[Sequence[torch.Tensor]]

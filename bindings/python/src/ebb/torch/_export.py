@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+import warnings
 from typing import Protocol
 
 from ebb import _library
@@ -58,6 +59,42 @@ class Export:
         return self._error
 
 
-def raise_if(error: Exception | None) -> None:
+class Exports:
+    """An optimizer's: one at a time. What goes wrong with one that nobody waits for is said."""
+
+    def __init__(self) -> None:
+        self._under_way: Export | None = None
+
+    def begin(self, of: Exporting, path: str, format: str, world: int, wait: bool) -> None:
+        """[C] Of the committed generation."""
+        self._under_way = Export(of, path, format, world)
+        if wait:
+            self._under_way.wait()
+            export, self._under_way = self._under_way, None
+            of.world.together(lambda: _raise_if(export.close()))
+
+    def finish(self) -> bool:
+        """[C] Waits for the one that is under way; whether there was one."""
+        if self._under_way is None:
+            return False
+        self._under_way.wait()
+        self.close()
+        return True
+
+    def look(self) -> None:
+        """[C] Closes one that has ended."""
+        if self._under_way is not None and self._under_way.ended():
+            self.close()
+
+    def close(self) -> None:
+        if self._under_way is None:
+            return
+        export, self._under_way = self._under_way, None
+        error = export.close()
+        if error is not None:
+            warnings.warn(f"ebb.torch: export(): {error}", RuntimeWarning, stacklevel=6)
+
+
+def _raise_if(error: Exception | None) -> None:
     if error is not None:
         raise error

@@ -2,31 +2,15 @@
 
 from __future__ import annotations
 
-import difflib
-import functools
 from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
 from torch import nn
 
-import ebb
+from ._settings import ALGORITHMS, Group, check_means_nothing, fixed, strange_keys
 
-Group = dict[str, Any]
 Rule = Callable[[str, torch.Tensor], "str | None"]
-
-ALGORITHMS = ("muon", "adamw")
-# Of a group, as _optimizer.py knows it.
-OURS = (
-    "algorithm", "lr", "weight_decay", "momentum", "nesterov", "betas", "eps", "preset", "split",
-)  # fmt: skip
-# What other optimizers and containers put into groups: what must be so, or the result would be
-# another; what changes none; what schedulers keep there for themselves.
-_MUST_BE = {"maximize": False, "amsgrad": False, "differentiable": False,
-            "decoupled_weight_decay": True}  # fmt: skip
-_ANY = {"params", "param_names", "foreach", "fused", "capturable"}
-_SCHEDULERS = {"initial_lr", "max_lr", "min_lr", "base_momentum", "max_momentum", "swa_lr"}
-
 
 class Groups(list[Group]):
     """Groups of named parameters; printed, they say who went where."""
@@ -46,6 +30,7 @@ def groups(
     muon: Group | None = None,
     adamw: Group | None = None,
     rule: str | Rule = "hidden",
+    frozen: bool = True,
 ) -> Groups:
     """A model's parameters, named, as a group for Muon and one for AdamW.
 
@@ -54,15 +39,16 @@ def groups(
       nor the output head's. A head is what the model calls so (get_output_embeddings()), or a
       linear layer with as many outputs as the largest embedding has entries. Or a function of a
       name and its parameter that answers "muon", "adamw", or None, which leaves it out.
+    frozen: whether parameters that need no gradient now are among them, and have state: to be
+      trained later.
     """
     if isinstance(rule, str):
         if rule != "hidden":
             raise ValueError(f"rule={rule!r}: write 'hidden', or a function")
         rule = _hidden(model)
     split: dict[str, list[tuple[str, torch.Tensor]]] = {name: [] for name in ALGORITHMS}
-    for wrapped, param in model.named_parameters():
-        name = _own_name(model, wrapped)
-        algorithm = rule(name, param)
+    for name, param in named_parameters(model):
+        algorithm = rule(name, param) if frozen or param.requires_grad else None
         if algorithm is None:
             continue
         if algorithm not in split:
@@ -74,6 +60,11 @@ def groups(
         for name, params in split.items()
         if params
     )
+
+
+def named_parameters(model: nn.Module) -> list[tuple[str, torch.Tensor]]:
+    """A model's, by its own names, whatever it is wrapped in."""
+    return [(_own_name(model, name), param) for name, param in model.named_parameters()]
 
 
 def _own_name(model: nn.Module, name: str) -> str:
@@ -114,8 +105,9 @@ def as_groups(params: Any) -> list[Any]:
     return [dict(one) if isinstance(one, dict) else one for one in params]
 
 
-def check_group(group: Group) -> None:
-    """ValueError for what cannot be kept, or would be kept and not done."""
+def check_group(group: Group) -> list[str]:
+    """ValueError for what cannot be kept, or would be kept and not done. Keys of it that are the
+    user's own."""
     names = group.get("param_names")
     if names is None or len(names) != len(group["params"]):
         raise ValueError(
@@ -125,7 +117,7 @@ def check_group(group: Group) -> None:
     if group["algorithm"] not in ALGORITHMS:
         raise ValueError(f"algorithm={group['algorithm']!r}: 'muon' or 'adamw'")
     check_means_nothing(group)
-    _check_settings(group)
+    fixed(group)
     if group["algorithm"] == "muon":
         for name, param in zip(names, group["params"]):
             if param.dim() < 2:
@@ -133,33 +125,4 @@ def check_group(group: Group) -> None:
                     f"{name} has {param.dim()} dimensions, and Muon takes matrices: give it to a"
                     " group with algorithm='adamw', or let ebb.torch.groups(model) divide them"
                 )
-
-
-def _check_settings(group: Group) -> None:
-    known = _preset_settings() if group["algorithm"] == "muon" else ()
-    for key in more_settings(group):
-        if key not in known:
-            near = difflib.get_close_matches(key, [*OURS, *known], 1)
-            meant = f"; did you mean {near[0]}?" if near else ""
-            algorithm = group["algorithm"]
-            raise ValueError(f"a group has {key!r}, which is no setting of {algorithm}{meant}")
-
-
-@functools.cache
-def _preset_settings() -> tuple[str, ...]:
-    """What `python -m ebb presets` lists."""
-    return tuple({key: None for preset in ebb.about()["presets"] for key in preset["settings"]})
-
-
-def check_means_nothing(group: Group) -> None:
-    """ValueError for a setting of another optimizer that would change the result."""
-    for key, wanted in _MUST_BE.items():
-        if group.get(key, wanted) != wanted:
-            raise ValueError(f"{key}={group[key]!r} would change the result, and is not made")
-
-
-def more_settings(group: Group) -> dict[str, str]:
-    """What a group says beyond our own keys: settings as a store names them, such as "precision".
-    The engine refuses those that nobody knows."""
-    others = {*OURS, *_MUST_BE, *_ANY, *_SCHEDULERS}
-    return {key: str(value) for key, value in group.items() if key not in others}
+    return strange_keys(group)

@@ -8,9 +8,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ._groups import OURS
+from ._groups import named_parameters
 from ._optimizer import Optimizer
 from ._options import Options
+from ._settings import OURS, check_arguments
 
 
 class Muon(Optimizer):
@@ -43,6 +44,9 @@ class Muon(Optimizer):
     threads: that compute on this rank. slots, tile, chunk: docs/python.md.
     peer_timeout: how long one rank may keep the others waiting; None: 30 minutes.
     check_parameters: edits of parameters are found by checksums, not by version counters alone.
+    drop_unknown: a store's state of parameters that are not here may go; else it is refused.
+    settings: of Muon's groups: those of a preset; torch.optim.Muon's ns_coefficients, ns_steps and
+      adjust_lr_fn. Newton-Schulz' eps is a group's; this one is AdamW's.
     """
 
     def __init__(
@@ -54,18 +58,21 @@ class Muon(Optimizer):
         process_group: Any = None, resume: str | None = None, checkpoint: str = "tensors",
         max_norm: float = 0.0, threads: int | None = None, slots: int = 3, tile: int | str = "4MiB",
         chunk: int | str = "256MiB", peer_timeout: timedelta | None = None,
-        check_parameters: bool = False,
+        check_parameters: bool = False, drop_unknown: bool = False, **settings: Any,
     ) -> None:  # fmt: skip
+        check_arguments("Muon", settings)
         values = ("muon", lr, weight_decay, momentum, nesterov, betas, eps, preset, split)
         options = Options(
             swap, budget, masters, momentum_dtype, placement, process_group, resume, checkpoint,
             max_norm, threads, slots, tile, chunk, peer_timeout, check_parameters, device_budget,
+            drop_unknown,
         )  # fmt: skip
-        super().__init__(params, dict(zip(OURS, values)), options)
+        super().__init__(params, dict(zip(OURS, values)), options, settings)
 
 
 class AdamW(Optimizer):
-    """torch.optim.AdamW whose state lies in `swap`. Arguments beside its own: as Muon's."""
+    """torch.optim.AdamW whose state lies in `swap`. Arguments beside its own: as Muon's. settings:
+    torch's that change no result here (foreach, fused, capturable)."""
 
     def __init__(
         self, params: Any, lr: float | Tensor = 1e-3, betas: tuple[float, float] = (0.9, 0.999),
@@ -75,13 +82,15 @@ class AdamW(Optimizer):
         resume: str | None = None, checkpoint: str = "tensors", max_norm: float = 0.0,
         threads: int | None = None, slots: int = 3, tile: int | str = "4MiB",
         chunk: int | str = "256MiB", peer_timeout: timedelta | None = None,
-        check_parameters: bool = False,
+        check_parameters: bool = False, drop_unknown: bool = False, **settings: Any,
     ) -> None:  # fmt: skip
+        check_arguments("AdamW", settings)
         if isinstance(params, torch.nn.Module):
-            params = list(params.named_parameters())
+            params = named_parameters(params)
         values = ("adamw", lr, weight_decay, 0.95, True, betas, eps, "torch", None)
         options = Options(
             swap, budget, masters, torch.float32, placement, process_group, resume, checkpoint,
             max_norm, threads, slots, tile, chunk, peer_timeout, check_parameters, device_budget,
+            drop_unknown,
         )  # fmt: skip
-        super().__init__(params, dict(zip(OURS, values)), options)
+        super().__init__(params, dict(zip(OURS, values)), options, {})

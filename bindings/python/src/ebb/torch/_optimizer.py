@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import copy
 import os
 import sys
 import threading
 import time
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,23 +17,30 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ebb.errors import Error, StateError, Unsupported, UsageError
+from ebb._signals import held_back
+from ebb._state_dict_hooks import calls_load_state_dict_hooks, calls_state_dict_hooks
+from ebb.errors import Error, LayoutError, StateError, Unsupported, UsageError
 
-from . import _groups, _placements, _state, _state_dict
+from . import _groups, _settings, _state, _state_dict
 from ._blobs import Blobs
 from ._description import describe, named
 from ._engine import Plan
-from ._export import Export, raise_if
+from ._export import Exports
+from ._gradients import gradient_of
 from ._options import Options
+from ._rescue import Rescue
 from ._run import Beginning, Run
+from ._said import Said
+from ._saved import StateDicts, check_kind
+from ._watched import Watched
 from ._world import world_of
 
 
 @dataclass(frozen=True)
 class StepInfo:
-    """What a step did. norm: of the whole gradient before clipping, NaN where it is not finite;
-    clip: what it was multiplied with; skipped: a gradient was not finite, nothing has changed;
-    bytes that this rank paged."""
+    """What a step did. step: of the state's, as `steps` counts them; norm: of the whole gradient
+    before clipping, NaN where it is not finite; clip: what it was multiplied with; skipped: a
+    gradient was not finite, nothing has changed; bytes that this rank paged."""
 
     step: int = 0
     norm: float = 0.0
@@ -43,22 +51,24 @@ class StepInfo:
     written_bytes: int = 0
 
 
-class Optimizer(torch.optim.Optimizer):
+class Optimizer(Rescue, torch.optim.Optimizer):
     """What Muon and AdamW share. docs/python.md is its manual. Calls marked [C] are made by all
     ranks. One thread at a time: another one's call beside it raises StateError."""
 
-    def __init__(self, params: Any, defaults: dict[str, Any], options: Options) -> None:
-        self._options = options
+    def __init__(
+        self, params: Any, defaults: dict[str, Any], options: Options, of_muon: dict[str, Any]
+    ) -> None:  # fmt: skip
+        """`of_muon`: settings of Muon's groups that have none of them."""
+        self._options, self._of_muon = options, of_muon
         self._run: Run | None = None
+        self._watched: Watched | None = None  # while it is open
         self._closed = False
         self._pid, self._in_call = os.getpid(), threading.Lock()
-        self._beginning = Beginning()
-        self._pending: dict[str, Any] = {"state": {}}  # a state dict that came before the engine
-        self._consolidated: dict[int, dict[str, Any]] | None = None
-        self._warned: set[str] = set()
+        self._owed: list[bool] | None = None  # a first step that was left out: who had a gradient
+        self._said = Said()
+        self._saved = StateDicts(options, self._said)
         self.last = StepInfo()
-        self._marked = 0  # the step of the last snapshot that was begun here
-        self._export: Export | None = None
+        self._exports = Exports()
         self.blobs = Blobs(lambda: self._opened().engine)
         super().__init__(_groups.as_groups(params), defaults)
 
@@ -76,49 +86,74 @@ class Optimizer(torch.optim.Optimizer):
             first = self._run is None
             if first:
                 self._open()
-            if not (first and self._opened().is_dummy()):
+            if first and self._opened().is_dummy():
+                self._owed = [p.grad is not None for p in self._opened().of.params]
+            else:
                 self._make_step()
         return loss
 
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        """As torch's; a step that Ctrl-C left, which reads the gradients, ends before."""
+        if self._run is not None and self._run.under_way:
+            with self._alone("zero_grad"):
+                pass
+        super().zero_grad(set_to_none)
+
+    @calls_state_dict_hooks
     @torch.no_grad()
     def state_dict(self) -> dict[str, Any]:
         """What torch's optimizers answer, for torch.save and for torch.distributed.checkpoint. [C]
         where parameters are DTensors. Where other ranks have the same plain parameters, all call
-        consolidate_state_dict() before, and one this."""
+        consolidate_state_dict() before, and one this, or all."""
         if self._closed:
             self._opened()
-        packed = _state_dict.packed(self.param_groups)
+        mine = self.param_groups
+        groups = [_settings.as_torch_has_them(group) for group in _state_dict.packed(mine)]
         if self._run is None:
-            return {**self._pending, "state": dict(self._pending["state"]), "param_groups": packed}
+            return {**self._saved.before(), "param_groups": groups}
         with self._alone("state_dict"):
-            return {"param_groups": packed, **self._states_now()}
+            self._owed = None
+            self._check_unchanged()
+            return {"param_groups": groups, **self._saved.now(self._run, mine, self._keep)}
 
+    @calls_load_state_dict_hooks
     @torch.no_grad()
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Takes what state_dict() answered, here or from torch.optim.Muon or AdamW, on any number
         of ranks: [C] where the engine is open; else open() takes it, in place of what lies in
         `swap`."""
-        given = dict(state_dict)
-        groups = given.pop("param_groups")
-        _state_dict.check_groups(self.param_groups, groups)
-        if "store" in given.get("ebb", {}):
-            self._take_reference(given)
-        elif given.get("state"):
-            self._take_states({**given, "param_groups": groups})
-        _state_dict.take_groups(self.param_groups, groups)
+        if self._closed:
+            self._opened()
+        mine, groups = self.param_groups, copy.deepcopy(state_dict["param_groups"])
+        _state_dict.check_groups(mine, groups)
+        taken = [_state_dict.taken(*both) for both in zip(mine, groups)]
+        for ours, changes in zip(mine, taken):
+            _settings.fixed({**ours, **changes})
+        given = {**state_dict, "param_groups": groups}
+        if self._run is None:
+            self._saved.take(None, mine, given)
+        else:
+            with self._alone("load_state_dict"):
+                self._check_unchanged(taken)
+                self._owed = None
+                self._saved.take(self._run, mine, given)
+        for group, changes in zip(mine, taken):
+            for key, value in changes.items():
+                group[key] = value
 
     @torch.no_grad()
-    def consolidate_state_dict(self, to: int = 0) -> None:
-        """[C] Rank `to` gets the whole state, in files of its swap directory, for its next
-        state_dict(), where ranks have the same plain parameters; elsewhere that needs nothing.
-        Lightning calls it by itself."""
+    def consolidate_state_dict(self, to: int | None = 0) -> None:
+        """[C] Rank `to`, None: each rank, gets the whole state, in files of its swap directory, for
+        its next state_dict(), where ranks have the same plain parameters; elsewhere that needs
+        nothing. Lightning calls it by itself."""
         if self._run is None:
             return
         with self._alone("consolidate_state_dict"):
             if not self._run.copied:
                 return
-            self._run.snapshot()
-            self._consolidated = self._read_states(self._run.world.rank == to)
+            self._check_unchanged()
+            self._make_up(self._run)
+            self._saved.collect(self._run, self.param_groups, to)
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         if self._run is not None:
@@ -127,12 +162,28 @@ class Optimizer(torch.optim.Optimizer):
                 hint="optimizer.close(), then make it anew with all groups and resume='store':"
                 " state goes with the names",
             )
-        super().add_param_group(param_group)
-        _groups.check_group(self.param_groups[-1])
-        names = [name for one in self.param_groups for name in one["param_names"]]
+        is_muons = param_group.get("algorithm", self.defaults["algorithm"]) == "muon"
+        given = {**self._of_muon, **param_group} if is_muons else param_group
+        if is_muons:  # whose eps is Newton-Schulz'
+            known = _settings.preset(given.get("preset", self.defaults["preset"]))
+            given.setdefault("eps", float(known.get("eps", 1e-7)))
+        super().add_param_group(given)
+        group = self.param_groups.pop()
+        self._check_group(group)
+        self.param_groups.append(_settings.MuonGroup(group) if is_muons else group)
+
+    def _check_group(self, group: dict[str, Any]) -> None:
+        strange = _groups.check_group(group)
+        names = [name for one in (*self.param_groups, group) for name in one["param_names"]]
         if len(set(names)) != len(names):
             twice = next(name for name in names if names.count(name) > 1)
             raise ValueError(f"two parameters are named {twice}")
+        if len(set(map(id, group["params"]))) != len(group["params"]):
+            raise ValueError("a group has a parameter twice, under two names: give it once")
+        unread = _settings.UNREAD[group["algorithm"]]
+        for key in (*strange, *(k for k in unread if group[k] != self.defaults[k])):
+            text = f"a group has {key!r}, which is no setting of {group['algorithm']}"
+            self._said.once(text, f"{text}: it is kept for you, and changes nothing", 8)
 
     # --- Ebb's ---------------------------------------------------------------------------------
 
@@ -150,13 +201,14 @@ class Optimizer(torch.optim.Optimizer):
             return
         with self._entered("close"):
             run, self._run, self._closed = self._run, None, True
+            self._watched = None
             self.state.clear()
             try:
                 # A snapshot that is being written is durable when the engine is closed.
-                lost = self.last.step - max(run.engine.committed()[1], self._marked)
+                lost = run.taken - max(run.engine.committed()[1], run.marked)
             except Error:
                 lost = 0  # of the last snapshot: it was said behind a step
-            self._close_export()
+            self._exports.close()
             run.close()
         if lost > 0:
             warnings.warn(
@@ -207,9 +259,9 @@ class Optimizer(torch.optim.Optimizer):
         with self._alone("plan"):
             if self._run is not None:
                 return self._run.model.plan(world.rank, world.size)
-            model = describe(
-                self.param_groups, named(self.param_groups), self._options, world
-            )
+            of = named(self.param_groups)
+            self._said.frozen(of.params)
+            model = describe(self.param_groups, of, self._options, world, planned=True)
             return model.plan(world.rank, world.size)
 
     def stats(self) -> dict[str, Any]:
@@ -218,11 +270,19 @@ class Optimizer(torch.optim.Optimizer):
 
     def snapshot(self, wait: bool = False) -> int | None:
         """[C] Marks the present state; it becomes durable beside the next steps, or now (`wait`).
-        The generation, where that is known."""
+        The generation, where that is known. While one is being written, the next one is put off,
+        and said to be (RuntimeWarning), or waits (`wait`)."""
         with self._alone("snapshot"):
-            run = self._opened()
-            self._mark(run)
-            return run.engine.wait_snapshot() if wait else None
+            run = self._to_be_kept()
+            if wait:
+                return self._keep(run)
+            if not run.snapshot() and run.marked < run.taken:
+                self._said.once(
+                    "put off",
+                    "a snapshot was put off: the one before is still being written. stats() counts"
+                    " them; snapshot(wait=True) waits",
+                )
+            return None
 
     def export(
         self, path: str | os.PathLike[str], format: str = "dcp", world: int | None = None,
@@ -234,26 +294,25 @@ class Optimizer(torch.optim.Optimizer):
         Without `wait` rank 0 writes beside the next steps; what goes wrong then is a
         RuntimeWarning, and the next export() and close() wait for it."""
         with self._alone("export"):
-            run = self._opened()
+            run = self._to_be_kept()
             if len(self._options.directories()) > 1:
                 raise Unsupported(
                     "export() reads one swap directory, and each rank has its own",
                     hint="torch.distributed.checkpoint saves state_dict()",
                 )
-            if self._export is not None:
-                self._export.wait()
-                self._close_export()
-            self._mark(run)
-            run.engine.wait_snapshot()
-            self._export = Export(run, os.fspath(path), format, world or run.world.size)
-            if wait:
-                self._export.wait()
-                export, self._export = self._export, None
-                run.world.together(lambda: raise_if(export.close()))
+            self._exports.finish()
+            self._keep(run)
+            place = os.path.abspath(path)
+            self._exports.begin(run, place, format, world or run.world.size, wait)
 
-    def _mark(self, run: Run) -> None:
-        if run.snapshot():  # not while another one is being written
-            self._marked = self.last.step
+    def _keep(self, run: Run) -> int:
+        """[C] The generation of the present state, which is durable now."""
+        kept = run.keep()
+        if kept is None and self._exports.finish():  # which has the room
+            kept = run.keep()
+        if kept is None:
+            raise StateError("there is no room for a snapshot", hint="slots=3, the default")
+        return kept
 
     @contextmanager
     def trace(self, path: str | os.PathLike[str]) -> Iterator[None]:
@@ -261,7 +320,7 @@ class Optimizer(torch.optim.Optimizer):
         shows. Of several ranks each writes its own: of timeline.json rank 1 writes
         timeline.rank1.json."""
         run = self._opened()
-        place = Path(path)
+        place = Path(path).absolute()
         if run.world.size > 1:
             place = place.with_suffix(f".rank{run.world.rank}{place.suffix}")
         run.engine.begin_trace()
@@ -283,6 +342,8 @@ class Optimizer(torch.optim.Optimizer):
         rank's shard, placed as the parameter."""
         with self._alone("state_of"):
             run = self._opened()
+            if state == "momentum_buffer":
+                check_kind(self._options, self.param_groups)
             if name not in run.of.names:
                 raise UsageError(f"no parameter is named {name!r}")
             return run.read([run.of.names.index(name)], [state])[0][0]
@@ -292,8 +353,18 @@ class Optimizer(torch.optim.Optimizer):
         lies in `swap`. Answers what was taken."""
         if self._run is not None:
             raise StateError("load() comes before the first step", hint="make a new optimizer")
-        self._beginning = Beginning(checkpoint=os.fspath(path))
-        self.open()
+        self._saved.beginning = Beginning(checkpoint=os.fspath(path))
+        try:
+            self.open()
+        except LayoutError as error:
+            if "the torch checkpoint" not in str(error.args[0]):
+                raise
+            raise LayoutError(
+                str(error.args[0]), file=error.file, tensor=error.tensor,
+                hint="an optimizer that was saved without names has numbers in their place:"
+                " load_state_dict(torch.load(path)[...]) takes them, in the order of the"
+                " parameters. A name that changed: ckpt-convert --rename",
+            ) from error  # fmt: skip
         return self.origin
 
     # --- how -----------------------------------------------------------------------------------
@@ -303,127 +374,91 @@ class Optimizer(torch.optim.Optimizer):
             raise StateError("this optimizer is closed", hint="make a new one: resume='store'")
         world = world_of(self._options.process_group)
         of = named(self.param_groups)
-        self._run = Run(self.param_groups, of, self._options, world, self._beginning)
-        self._pid = os.getpid()
-        self._beginning, self._pending = Beginning(), {"state": {}}
-        self.last = StepInfo(step=int(self._run.engine.about()["step"]))
-        for i, param in enumerate(of.params):
-            self.state[param] = self._lazy(self._run, i)
+        self._said.frozen(of.params)
+        with held_back():  # an engine has an owner
+            run = Run(self.param_groups, of, self._options, world, self._saved.beginning)
+            self._run, self._pid = run, os.getpid()
+            self._opened_now(run)
+        if run.lost_counts:
+            self._said.lost_counts(run.taken)
+
+    def _opened_now(self, run: Run) -> None:
+        of = run.of
+        self._saved.forget()
+        self.last = StepInfo(step=run.steps)
+        lazy = {param: self._lazy(run, i) for i, param in enumerate(of.params)}
+        self._watched = Watched(self, lazy)
 
     def _lazy(self, run: Run, i: int) -> _state.LazyState:
         """torch's keys of a parameter, from the beginning."""
         count = ("step",) if run.of.algorithms[i] == "adamw" else ()
 
+        @torch.no_grad()
         def read(name: str) -> Tensor:
-            return run.counts()(i) if name == "step" else run.read([i], [name])[0][0]
+            if name == "momentum_buffer":
+                check_kind(self._options, self.param_groups)
+            found = run.counts()(i) if name == "step" else run.read([i], [name])[0][0]
+            watched = self._watched
+            what = f"opt.state[{run.of.names[i]}][{name!r}]"
+            return found if watched is None else watched.hand_out(what, found)
 
         return _state.LazyState((*count, *run.state_names(i)), read)
 
     def _make_step(self) -> None:
         began = time.perf_counter()
         for group in self.param_groups:
-            _groups.check_means_nothing(group)
+            _settings.check_means_nothing(group)
         run = self._opened()
-        gradients = [self._gradient(n, p) for n, p in zip(run.of.names, run.of.params)]
+        self._check_unchanged()
+        self._make_up(run)
+        every = zip(run.of.names, run.of.params, run.shapes)
+        gradients = [gradient_of(*one, self._said) for one in every]
         run.begin_step(gradients, self._options.max_norm)
         self._end_step(run, began)
-        if self._export is not None and self._export.ended():
-            self._close_export()
+        self._exports.look()
         try:
             run.engine.committed()
         except Error as error:
-            self._say(str(error), f"the last snapshot was abandoned: {error}")
+            self._said.once(str(error), f"the last snapshot was abandoned: {error}")
 
     @torch.no_grad()
     def _end_step(self, run: Run, began: float) -> None:
         """Of the step that is under way, if one is: Ctrl-C may leave one so, which goes on."""
+        gradients = run.under_way
         result = run.end_step()
-        if result is None:
-            return
+        if result is not None:
+            self._note(run, result, gradients, began)
+
+    def _note(
+        self, run: Run, result: Any, gradients: Sequence[Tensor | None], began: float
+    ) -> None:
         self.last = StepInfo(
-            int(result.step), float(result.norm), float(result.clip), bool(result.skipped),
+            run.steps, float(result.norm), float(result.clip), bool(result.skipped),
             time.perf_counter() - began, *run.paged(),
         )  # fmt: skip
+        if self.last.skipped:
+            self._said.skipped(run.of.names, gradients)
 
-    def _close_export(self) -> None:
-        """What went wrong with one that nobody waits for is said."""
-        if self._export is None:
-            return
-        export, self._export = self._export, None
-        error = export.close()
-        if error is not None:
-            warnings.warn(f"ebb.torch: export(): {error}", RuntimeWarning, stacklevel=5)
+    def _make_up(self, run: Run) -> None:
+        """[C] The first step, where it was none of a helper's: then a state dict had come next."""
+        owed, self._owed = self._owed, None
+        if owed is not None:
+            run.make_up(owed)
 
-    def _gradient(self, name: str, param: Tensor) -> Tensor | None:
-        given = param.grad
-        if given is None:
-            return None
-        gradient = _placements.alike(name, given, param)
-        if gradient.layout is not torch.strided:
-            raise TypeError(f"{name}: the gradient is {gradient.layout}, Ebb takes dense ones")
-        if gradient.dtype is not param.dtype:
-            raise TypeError(f"{name}: the gradient is {gradient.dtype}, and it {param.dtype}")
-        if gradient.is_contiguous():
-            return gradient
-        self._say("copied", f"{name}: its gradient is not contiguous, and is copied in each step")
-        return gradient.contiguous()
+    def _check_unchanged(self, shall_be: Sequence[dict[str, Any]] = ()) -> None:
+        """StateError for what the open engine does not notice."""
+        assert self._watched is not None
+        self._watched.check()
+        for number, changes in enumerate(shall_be):
+            self._watched.check_settings(number, {**self.param_groups[number], **changes})
 
-    def _states_now(self) -> dict[str, Any]:
+    def _to_be_kept(self) -> Run:
+        """[C] The run, whose state is what the program thinks it is."""
         run = self._opened()
-        if self._options.checkpoint == "reference":
-            return {"state": {}, "ebb": self._reference(run)}
-        if run.copied:
-            states, self._consolidated = self._consolidated, None
-            if states is None:
-                raise StateError(
-                    "state_dict() on one rank alone has only what this rank keeps",
-                    hint="call optimizer.consolidate_state_dict() on all ranks before; with"
-                    " transformers' Trainer: callbacks=[ebb.torch.hf.Callback()]",
-                )
-        else:
-            run.snapshot()
-            states = self._read_states(True) or {}
-        return {"state": states, "ebb": {"step": run.steps}}
-
-    def _read_states(self, keep: bool) -> dict[int, dict[str, Any]] | None:
-        """[C] By torch's numbers of parameters; where they are not kept, the same calls."""
-        run = self._opened()
-        count = run.counts()
-        read: dict[int, dict[str, Any]] = {}
-        for names, some in run.alike():
-            for name, tensors in zip(names, run.read(some, names)):
-                for i, tensor in zip(some, tensors if keep else ()):
-                    of = read.setdefault(i, {"step": count(i)} if "exp_avg" in names else {})
-                    of[name] = tensor
-        numbers = _state_dict.numbers(self.param_groups, run.of.params)
-        return {number: read[i] for i, number in enumerate(numbers)} if keep else None
-
-    def _take_states(self, given: dict[str, Any]) -> None:
-        by_name = _state_dict.states_by_name(self.param_groups, given)
-        step = _state_dict.step_of(given, by_name)
-        if self._run is None:
-            self._beginning = Beginning(states=by_name, step=step)
-            self._pending = {"state": given["state"], "ebb": {"step": step}}
-            return
-        with self._alone("load_state_dict"):
-            self._run.write_states(by_name, step)
-
-    def _reference(self, run: Run) -> dict[str, Any]:
-        paths = [str(path) for path in self._options.directories()]
-        return {**run.reference(), "paths": paths}
-
-    def _take_reference(self, given: dict[str, Any]) -> None:
-        said = given["ebb"]
-        if self._run is None:
-            self._beginning, self._pending = Beginning(reference=said), {"state": {}, "ebb": said}
-            return
-        store = str(self._run.engine.about()["store_id"])
-        if store != said["store"] or self._run.steps != said["step"]:
-            raise StateError(
-                f"the state dict means step {said['step']} of store {said['store']}, and open is"
-                f" step {self._run.steps} of {store}",
-                hint="load it before the first step",
-            )
+        if self._watched is not None:
+            self._watched.check_states()
+        self._make_up(run)
+        return run
 
     def _opened(self) -> Run:
         if self._run is None:
@@ -451,8 +486,3 @@ class Optimizer(torch.optim.Optimizer):
             yield
         finally:
             self._in_call.release()
-
-    def _say(self, key: str, text: str) -> None:
-        if key not in self._warned:
-            self._warned.add(key)
-            warnings.warn(f"ebb.torch: {text}", RuntimeWarning, stacklevel=4)

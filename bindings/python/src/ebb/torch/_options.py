@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import timedelta
@@ -11,6 +10,9 @@ from typing import Any
 
 import torch
 from torch import Tensor
+
+from ebb._paths import directory_of
+from ebb.errors import IoError
 
 from ._sizes import bytes_of
 
@@ -38,8 +40,11 @@ class Options:
     peer_timeout: timedelta | None
     check_parameters: bool
     device_budget: int | str | None
+    drop_unknown: bool = False
 
     def __post_init__(self) -> None:
+        # A program may change its directory later (Hydra).
+        self.move(self.swap)
         _one_of("masters", self.masters, ("auto", "engine", "halves", "parameters"))
         _one_of("placement", self.placement, ("auto", "shard", "owner"))
         _one_of("resume", self.resume, (None, "store", "discard"))
@@ -93,9 +98,12 @@ class Options:
             return max(least, int(float(self.budget[:-1]) / 100 * state))
         return bytes_of(self.budget, "budget")
 
+    def move(self, swap: Any) -> None:
+        """The state goes on there."""
+        object.__setattr__(self, "swap", _absolute(swap))
+
     def directories(self) -> list[Path]:
-        one = isinstance(self.swap, (str, os.PathLike))
-        return [Path(os.fspath(d)) for d in ([self.swap] if one else self.swap)]
+        return list(self.swap)
 
     def directory(self, rank: int, world: int) -> Path:
         """This rank's, made where its parent exists."""
@@ -106,11 +114,24 @@ class Options:
         if not mine.exists():
             if not mine.parent.is_dir():
                 raise FileNotFoundError(f"swap={str(mine)!r}: {mine.parent} is not there")
-            mine.mkdir(exist_ok=True)
+            try:
+                mine.mkdir(exist_ok=True)
+            except OSError as error:
+                why = f"cannot make the directory {mine}: {error.strerror}"
+                raise IoError(why, file=str(mine)) from error
         return mine
 
     def limit(self) -> timedelta:
         return self.peer_timeout or timedelta(minutes=30)
+
+
+def _absolute(swap: Any) -> tuple[Path, ...]:
+    """The directories as they are now."""
+    if not isinstance(swap, (list, tuple)):
+        return (directory_of(swap, "swap"),)
+    if not swap:
+        raise ValueError("swap=[]: name a directory, or one for each rank")
+    return tuple(directory_of(one, "swap") for one in swap)
 
 
 def _one_of(what: str, value: Any, known: tuple[Any, ...]) -> None:

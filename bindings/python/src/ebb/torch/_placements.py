@@ -29,11 +29,11 @@ def local(tensor: torch.Tensor) -> torch.Tensor:
     return tensor._local_tensor if is_dtensor(tensor) else tensor  # type: ignore[attr-defined]
 
 
-def alike(name: str, gradient: Any, param: Any) -> torch.Tensor:
-    """What this rank has of a gradient; LayoutError where that is not what it has of its parameter.
-    Each parameter pays for it in each step."""
+def alike(name: str, gradient: Any, param: Any, shape: torch.Size) -> torch.Tensor:
+    """What this rank has of a gradient; LayoutError where that is not what it has of its parameter,
+    which is of this shape. Each parameter pays for it in each step."""
     sharded = isinstance(param, _DTENSORS)  # is_dtensor() without its call
-    if gradient.shape == param.shape and isinstance(gradient, _DTENSORS) == sharded:
+    if gradient.shape == shape and isinstance(gradient, _DTENSORS) == sharded:
         if not sharded:
             return gradient  # type: ignore[no-any-return]
         mine: torch.Tensor = gradient._local_tensor
@@ -45,10 +45,20 @@ def alike(name: str, gradient: Any, param: Any) -> torch.Tensor:
             and mine.shape == param._local_tensor.shape
         ):
             return mine
+    check_unchanged(name, param, shape)
     raise LayoutError(
         f"{name}: its gradient is {_how(gradient)}, and it is {_how(param)}",
         hint="step after gradients are reduced, and placed as their parameters",
     )
+
+
+def check_unchanged(name: str, param: Any, shape: torch.Size) -> None:
+    """LayoutError where a parameter has another shape than when the engine opened."""
+    if param.shape != shape:
+        raise LayoutError(
+            f"{name} is {_how(param)} now, and was {tuple(shape)} when the engine opened",
+            hint="an optimizer for other parameters is a new one, with another swap directory",
+        )
 
 
 def _how(tensor: Any) -> str:

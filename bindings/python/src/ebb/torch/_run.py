@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import ctypes
+import json
 import warnings
 import zlib
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,17 +16,19 @@ import torch
 from torch import Tensor
 
 from ebb import _abi, _library
-from ebb.errors import Error, StateError
+from ebb.errors import Busy, Error, IoError, StateError
 
 from . import _engine, _placements, _state
-from ._agreement import check_placed
+from ._agreement import check_apart, check_placed
 from ._blobs import OURS
-from ._description import Named, describe, rates
+from ._description import Named, describe
 from ._options import Options
+from ._settings import rates
 from ._staging import Staging
 from ._world import World, connect
 
 _BEFORE = OURS + "steps before this store"  # a blob
+_PAGEDS = "ebb.swap.Paged"  # one, too
 _AT_ONCE = 64 << 20  # elements: enough for a disk, and little where nobody keeps them
 _SLICE_MS = 200  # how long Ctrl-C waits for a step
 
@@ -51,6 +54,7 @@ class Run:
     ) -> None:  # fmt: skip
         self.of, self.world = of, world
         self._groups, self._options = groups, options
+        self.shapes = [param.shape for param in of.params]
         self._masters = options.masters_of(of.params, groups)
         self.model, self.scratch, self._staging = world.together(self._prepare)
         self._checksums = self._checksums_now()
@@ -61,9 +65,13 @@ class Run:
             self.engine = _engine.Engine(self.model, self._ranks, start, self._weights())
         self._places = self._places_now()
         self._rates = [rates(group) for group in groups]
+        self.marked = 0  # the step of the last snapshot that was begun here
+        self.lost_counts = self._take_pageds() and "adamw" in of.algorithms
         self._steps_before = int(self.engine.blob(_BEFORE) or 0)
         self._stepped = False
         self._under_way: list[Tensor | None] | None = None  # gradients, which the engine reads
+        self._left: list[int] | None = None  # their versions, where Ctrl-C left the step
+        self._stopped: tuple[list[Tensor], list[int]] | None = None  # where the disk stopped it
         self._paged = (0, 0)
         self.paged()
         self._hand_out()
@@ -73,10 +81,20 @@ class Run:
     def _prepare(self) -> tuple[_engine.Model, Path, Staging]:
         """What can be found out alone."""
         model = describe(self._groups, self.of, self._options, self.world)
+        check_apart(self.of, self._masters)
         directory = self._options.directory(self.world.rank, self.world.size)
         computing = model.of.computing
         staging = Staging(self.of.params, computing is not None and computing.parameters)
         return model, directory, staging
+
+    def _take_pageds(self) -> bool:
+        """Whether the store is one of ebb.swap.Paged that counted parameters' steps in its blob, as
+        version 0.1.0 did."""
+        blob = self.engine.blob(_PAGEDS)
+        if blob is None:
+            return False
+        self.engine.set_blob(_PAGEDS, b"")
+        return "version" not in json.loads(zlib.decompress(blob))
 
     def close(self) -> None:
         self.engine.close()
@@ -90,18 +108,17 @@ class Run:
     @property
     def steps(self) -> int:
         """Of the state, those that it took before it came into this store, too."""
-        return self._steps_of(self.engine.about())
+        return self.taken + self._steps_before
 
-    def _steps_of(self, about: dict[str, Any]) -> int:
-        return int(about["step"]) + self._steps_before
+    @property
+    def taken(self) -> int:
+        """Of the steps, those that this store counts."""
+        return int(self.engine.about()["step"])
 
-    def reference(self) -> dict[str, Any]:
-        """[C] Of a new snapshot, durable now: the store, its generation, the step."""
-        self.snapshot()
-        generation = self.engine.wait_snapshot()
-        about = self.engine.about()
-        return {"store": str(about["store_id"]), "generation": generation,
-                "step": self._steps_of(about)}  # fmt: skip
+    def reference(self, generation: int) -> dict[str, Any]:
+        """To a generation that has the present state."""
+        store = str(self.engine.about()["store_id"])
+        return {"store": store, "generation": generation, "step": self.steps}
 
     # --- a step --------------------------------------------------------------------------------
 
@@ -117,10 +134,32 @@ class Run:
         too."""
         if self._masters != "engine":
             self._take_edits(self._bind())
-        return self.engine.snapshot()
+        begun = self.engine.snapshot()  # not while another one is being written
+        if begun:
+            self.marked = self.taken
+        return begun
 
-    def begin_step(self, gradients: Sequence[Tensor | None], max_norm: float) -> None:
-        self._set_rates()
+    def keep(self) -> int | None:
+        """[C] Makes one, which is durable: its generation. None: those that are pinned leave no
+        room."""
+        begun = self.snapshot()
+        if not begun:
+            with suppress(Error):  # why the one before was abandoned: a step says it
+                self.engine.wait_snapshot()
+            begun = self.snapshot()
+        return self.engine.wait_snapshot() if begun else None
+
+    def make_up(self, had_gradients: Sequence[bool]) -> None:
+        """[C] The step that is_dummy() took for one of torch's helpers, and was the trainer's."""
+        mine = self.of.mine()
+        zeros = [torch.zeros_like(m) if had else None for m, had in zip(mine, had_gradients)]
+        self.begin_step(zeros, 0.0, lr_zero=True)
+        self.end_step()
+
+    def begin_step(
+        self, gradients: Sequence[Tensor | None], max_norm: float, lr_zero: bool = False
+    ) -> None:
+        self._set_rates(lr_zero)
         self._take_edits(self._bind())
         self._stepped = True
         self._under_way = self._staging.gradients(gradients)
@@ -135,22 +174,69 @@ class Run:
         so: it goes on behind, with the gradients that are kept for it."""
         if self._under_way is None:
             return None
-        while not self.engine.step_ended(_SLICE_MS):
-            pass
-        self._under_way = None
-        result = self.engine.wait_step()
-        self._check_unwritten()
+        gradients = [gradient for gradient in self._under_way if gradient is not None]
+        try:
+            while not self.engine.step_ended(_SLICE_MS):
+                pass
+        except BaseException:
+            self._left = self._left or _versions(gradients)
+            raise
+        self._under_way, left, self._left = None, self._left, None
+        try:
+            result = self.engine.wait_step()
+        except Error:
+            self._stopped = gradients, left or _versions(gradients)
+            raise
+        self._check_unwritten(left is None or left == _versions(gradients))
         self._hand_out()
         return result
 
-    def _check_unwritten(self) -> None:
-        """Of masters that somebody writes while a step reads and writes them, nobody knows which
-        numbers there are. A step that Ctrl-C left goes on, so this can be."""
-        if self._masters != "parameters" or self._versions == self._versions_now():
+    def continue_step(self) -> Any:
+        """[C] The result of the step that an error of the disk stopped, to its end."""
+        if self._stopped is not None and self._stopped[1] != _versions(self._stopped[0]):
+            raise StateError(
+                "gradients were written behind the step that was stopped, which reads them",
+                hint="abandon_step() goes back to the last snapshot",
+            )
+        result = self.engine.continue_step()
+        self._stopped = None
+        self._hand_out()
+        return result
+
+    def abandon_step(self) -> None:
+        """[C]"""
+        self.engine.abandon()
+        self._stopped = None
+        self._hand_out()
+
+    def save_to(self, swap: Any) -> None:
+        """[C]"""
+        before = self._options.swap
+        self._options.move(swap)
+        try:
+            scratch = self._options.directory(self.world.rank, self.world.size)
+            self.engine.save_to(str(scratch))
+        except BaseException:
+            self._options.move(before)
+            raise
+        self.scratch = scratch
+
+    @property
+    def under_way(self) -> Sequence[Tensor | None]:
+        """The gradients of a step that is; none: there is none."""
+        return self._under_way or ()
+
+    def _check_unwritten(self, gradients_are: bool) -> None:
+        """Of what somebody writes while a step reads it, nobody knows which numbers it read. A step
+        that Ctrl-C left goes on, so this can be."""
+        masters_are = self._masters != "parameters" or self._versions == self._versions_now()
+        if gradients_are and masters_are:
             return
+        written = "gradients" if masters_are else "parameters"
         raise StateError(
-            "parameters were written while a step was under way: they are its masters",
-            hint="make a new optimizer: resume='store' goes on at the last snapshot",
+            f"{written} were written while a step was under way, which reads them",
+            hint="behind Ctrl-C zero_grad() waits for the step, backward() does not. Make a new"
+            " optimizer: resume='store' goes on at the last snapshot",
         )
 
     def paged(self) -> tuple[int, int]:
@@ -173,10 +259,11 @@ class Run:
         _library.call("ebb_ranks_agree", self._ranks, int(mine), ctypes.byref(least))
         return least.value == 1
 
-    def _set_rates(self) -> None:
+    def _set_rates(self, lr_zero: bool = False) -> None:
         """What a scheduler changed."""
         for number, group in enumerate(self._groups):
-            for key, value in rates(group).items():
+            now = {**rates(group), "lr": 0.0} if lr_zero else rates(group)
+            for key, value in now.items():
                 if self._rates[number][key] != value:
                     self.engine.set(number, key, value)
                     self._rates[number][key] = value
@@ -186,12 +273,27 @@ class Run:
         places, before = self._places_now(), self._places
         if places == before:
             return False
+        weights = self._weights()
+        moved = [i for i, there in enumerate(before) if places[i] != there and weights[i].numel()]
+        for i in moved:
+            self._check_moved(i)
+        check_apart(self.of, self._masters)
         self._places = places
-        for i, weight in enumerate(self._weights()):
-            if places[i] != before[i] and weight.numel():
-                _engine.check_tensor(self.of.names[i], weight)
-                self.engine.bind(i, weight)
+        for i in moved:
+            self.engine.bind(i, weights[i])
         return True
+
+    def _check_moved(self, i: int) -> None:
+        """LayoutError, TypeError, ... where a parameter is no longer what the engine takes."""
+        name, param = self.of.names[i], self.of.params[i]
+        described = self.model.of.params[i].dtype
+        if param.dtype is not described:
+            raise TypeError(
+                f"{name} is {param.dtype} now, and was {described} when the engine opened: close()"
+                " it, and make the optimizer anew with resume='store'"
+            )
+        _placements.check_unchanged(name, param, self.shapes[i])
+        _engine.check_tensor(name, _placements.local(param))
 
     def _take_edits(self, moved: bool) -> None:
         """Parameters that somebody moved or wrote since our last step, by torch's version counters,
@@ -208,15 +310,15 @@ class Run:
             return
         if self.agreed(not edited):
             return
+        self._staging.take()
+        self.engine.take_weights()
+        self._note_versions()
         if self._stepped:  # before that, checkpoints are loaded
             warnings.warn(
                 "ebb.torch: parameters were moved or changed since the last step: masters take"
                 f" them{', and lose their lower halves' if self._masters == 'halves' else ''}",
                 RuntimeWarning, stacklevel=5,
             )  # fmt: skip
-        self._staging.take()
-        self.engine.take_weights()
-        self._note_versions()
 
     def _hand_out(self) -> None:
         """New weights are there, written behind autograd's back: it is told."""
@@ -288,7 +390,7 @@ class Run:
         about = self.engine.about()
         step, others = int(about["step"]), about["taken"]
         return lambda i: torch.tensor(
-            float(others.get(self.of.names[i], step)), dtype=torch.float32
+            float(others.get(self.of.names[i], step)), dtype=torch.float32, device="cpu"
         )
 
     def write_states(self, by_name: dict[str, Any], step: int) -> None:
@@ -310,14 +412,15 @@ class Run:
             if self._masters == "engine":  # others are there already
                 self.engine.install_weights()
             self._hand_out()
-        self._steps_before = step - int(self.engine.about()["step"])
+        self._steps_before = step - self.taken
         self.engine.set_blob(_BEFORE, str(self._steps_before).encode())
 
     def _given(self, state: Tensor | None, i: int) -> Tensor:
         """What this rank holds of a state that somebody gave; nothing: zeros."""
         param = self.of.params[i]
         if state is None:
-            return torch.zeros(_placements.local(param).shape)
+            shape = _placements.local(param).shape
+            return torch.zeros(shape, dtype=torch.float32, device="cpu")
         return _state.mine_of(state, param)
 
     # --- opening -------------------------------------------------------------------------------
@@ -347,6 +450,8 @@ class Run:
         start = _engine.Start(str(self.scratch), _abi.STORE, expected_step=1 << 62)
         try:
             _engine.Engine(self.model, self._ranks, start, self._weights()).close()
+        except (Busy, IoError):  # with which none of what is advised here would go on
+            raise
         except Error as error:
             return str(error.args[0]).rpartition("there is ")[2]
         return "a store"
@@ -358,6 +463,10 @@ class Run:
         except BaseException:
             _library.call("ebb_ranks_close", self._ranks)
             raise
+
+
+def _versions(tensors: Sequence[Tensor]) -> list[int]:
+    return [tensor._version for tensor in tensors]
 
 
 def _has_store(directory: Path) -> bool:

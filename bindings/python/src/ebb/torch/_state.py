@@ -3,6 +3,7 @@ memory that the system could not write back; and tensors of other runs as what t
 
 from __future__ import annotations
 
+import errno
 import math
 import os
 import tempfile
@@ -12,7 +13,7 @@ from typing import Any
 
 import torch
 
-from ebb.errors import LayoutError
+from ebb.errors import Error, IoError, LayoutError, NoSpace
 
 from ._placements import box_of, is_dtensor, local
 
@@ -26,17 +27,35 @@ def file_backed(
     allocated now: a disk that fills up later would end the process."""
     nbytes = math.prod(shape) * dtype.itemsize
     if nbytes == 0:
-        return torch.empty(shape, dtype=dtype)
+        return torch.empty(shape, dtype=dtype, device="cpu")
+    try:
+        storage = _storage(directory, nbytes)
+    except OSError as error:
+        raise _no_file(error, nbytes, directory) from error
+    tensor = torch.empty(0, dtype=dtype, device="cpu")  # whatever the default device is
+    tensor.set_(storage, 0, shape)  # type: ignore[call-overload]
+    return tensor
+
+
+def _storage(directory: Path, nbytes: int) -> Any:
     file = _nameless(directory)
     try:
         os.posix_fallocate(file, 0, nbytes)
         path = f"/proc/self/fd/{file}"
-        storage = torch.UntypedStorage.from_file(path, shared=True, nbytes=nbytes)
+        return torch.UntypedStorage.from_file(path, shared=True, nbytes=nbytes)
     finally:
         os.close(file)
-    tensor = torch.empty(0, dtype=dtype)
-    tensor.set_(storage, 0, shape)  # type: ignore[call-overload]
-    return tensor
+
+
+def _no_file(error: OSError, nbytes: int, directory: Path) -> Error:
+    full = error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+    return (NoSpace if full else IoError)(
+        f"{directory}: no file of {nbytes} bytes for a tensor of a state dict:"
+        f" {error.strerror or error}",
+        hint="state_dict() needs as much disk there as the state has bytes, until its tensors go;"
+        " checkpoint='reference' and export() to another disk do not",
+        file=str(directory),
+    )
 
 
 def _nameless(directory: Path) -> int:
@@ -46,6 +65,15 @@ def _nameless(directory: Path) -> int:
         file, name = tempfile.mkstemp(prefix="state-dict-", dir=directory)
         os.unlink(name)
         return file
+
+
+def counted(tensor: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """The same tensor, and one without elements that counts with it what is written to it, and
+    does not keep its memory."""
+    counter = torch.empty(0, dtype=tensor.dtype, device="cpu")
+    same = counter.view(0)  # which has its base's count
+    same.set_(tensor.untyped_storage(), tensor.storage_offset(), tensor.shape, tensor.stride())
+    return same, counter
 
 
 def like_parameter(mine: torch.Tensor, param: torch.Tensor) -> torch.Tensor:
@@ -83,7 +111,7 @@ def mine_of(
         mine = given.detach()[tuple(slice(o, o + e) for o, e in zip(offsets, extents))]
     else:
         mine = given.detach()
-    return mine.to(device="cpu", dtype=dtype).contiguous()
+    return mine.to(device="cpu", dtype=dtype).resolve_neg().contiguous()
 
 
 def _placed_as(given: Any, param: Any) -> torch.Tensor:

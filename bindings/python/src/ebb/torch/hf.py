@@ -29,10 +29,8 @@ class Factory:
         self, model: nn.Module, *, muon: dict[str, Any] | None = None,
         adamw: dict[str, Any] | None = None, rule: Any = "hidden", **options: Any,
     ) -> Muon:  # fmt: skip
-        divided = groups(model, muon=muon, adamw=adamw, rule=rule)
-        for group in divided:
-            group["params"] = [(name, p) for name, p in group["params"] if p.requires_grad]
-        return Muon([group for group in divided if group["params"]], **options)
+        divided = groups(model, muon=muon, adamw=adamw, rule=rule, frozen=False)
+        return Muon(divided, **options)
 
 
 class Callback(TrainerCallback):

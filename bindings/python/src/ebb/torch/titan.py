@@ -22,7 +22,7 @@ __all__ = ["Optimizers"]
 _CLASSES = {"muon": torch.optim.Muon, "adamw": torch.optim.AdamW}
 # What Ebb's groups and torch's both have, by algorithm; Ebb's alone are no part of a checkpoint.
 _SHARED = {
-    "muon": ("lr", "weight_decay", "momentum", "nesterov"),
+    "muon": ("lr", "weight_decay", "momentum", "nesterov", "eps"),
     "adamw": ("lr", "weight_decay", "betas", "eps"),
 }
 _OURS = ("algorithm", "preset", "split", "momentum", "nesterov", "betas", "eps")
@@ -97,7 +97,7 @@ def _checkpointed(group: dict[str, Any]) -> dict[str, Any]:
     """A group's settings as torch's optimizer of that algorithm has them."""
     algorithm = group["algorithm"]
     kind = _CLASSES[algorithm]
-    theirs = kind([nn.Parameter(torch.zeros(1, 1))]).defaults
+    theirs = kind([nn.Parameter(torch.zeros(1, 1, device="cpu"))]).defaults
     added = {k: v for k, v in group.items() if k not in (*_OURS, "params", "param_names")}
     return {**theirs, **added, **{key: group[key] for key in _SHARED[algorithm]}}
 
