@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from ebb import _abi, _library
+from ebb._paths import directory_of
 from ebb.errors import StateError, Unsupported, UsageError
 from ebb.torch._sizes import bytes_of
 from ebb.torch._world import World, connect, world_of
@@ -104,15 +105,16 @@ class SwapSpace:
         sources: Sequence[str | os.PathLike[str]] = (), tile: int | str = "1MiB", slots: int = 3,
         threads: int = 1, timeout: timedelta = timedelta(minutes=10),
     ) -> None:  # fmt: skip
-        self.directory = Path(directory)
+        self.directory = directory_of(directory, "directory")
         self.buffers: list[Buffer] = []
         self._budget, self._tile = bytes_of(budget, "budget"), bytes_of(tile, "tile")
-        self._sources = [os.fspath(source) for source in sources]
+        self._sources = [directory_of(source, "sources") for source in sources]
         self._slots, self._threads, self._timeout = slots, threads, timeout
         self._group = process_group
         self._world: World | None = None  # the group's
         self._ranks, self._handle = ctypes.c_void_p(), ctypes.c_void_p()
         self._pid = os.getpid()
+        self._changed = False  # since the last snapshot
         self.closed = False
 
     # --- before open() -------------------------------------------------------------------------
@@ -122,8 +124,8 @@ class SwapSpace:
         dtype: torch.dtype = torch.float32, rows: slice | None = None,
     ) -> Buffer:  # fmt: skip
         """States of a tensor of that shape, fp32 unless said. `rows`: which of its rows this rank
-        keeps; together the ranks keep each once. All ranks register the same tensors, in the same
-        order."""
+        keeps; together the ranks keep each once. A tensor of no dimensions is a row. All ranks
+        register the same tensors, in the same order."""
         if self._handle:
             raise StateError("buffers are registered before open()")
         given = dict(states) if isinstance(states, Mapping) else dict.fromkeys(states, dtype)
@@ -132,9 +134,9 @@ class SwapSpace:
                 raise Unsupported(f"{name} ({state}): {kind} cannot be stored")
         whole = tuple(shape)
         first, end, step = (rows or slice(None)).indices(whole[0] if whole else 1)
-        if step != 1 or (rows is not None and not whole):
+        if step != 1:
             raise UsageError(f"{name}: rows={rows} of {whole}: rows side by side are kept")
-        mine = (max(0, end - first), *whole[1:]) if whole else ()
+        mine = (max(0, end - first), *whole[1:]) if whole or end <= first else ()
         self.buffers.append(Buffer(len(self.buffers), name, mine, given, whole, first))
         return self.buffers[-1]
 
@@ -201,6 +203,7 @@ class SwapSpace:
         still being written. `step` counts up wherever something was changed."""
         begun = ctypes.c_int32()
         self._call("ebb_swap_snapshot", step, ctypes.byref(begun))
+        self._changed = self._changed and begun.value == 0
         return begun.value != 0
 
     def wait_snapshot(self) -> int:
@@ -277,6 +280,13 @@ class SwapSpace:
 
     def _release(self, number: int, keep: bool) -> None:
         self._call("ebb_swap_release", number, int(keep))
+        self._changed = self._changed or keep
+
+    def _changed_anywhere(self) -> bool:
+        """[C] Whether any rank released what it changed since the last snapshot."""
+        least = ctypes.c_int64()
+        _library.call("ebb_ranks_agree", self._ranks, int(not self._changed), ctypes.byref(least))
+        return least.value == 0
 
     def _config(self) -> _abi.SwapConfig:
         parts = [self._part(b, s, d) for b in self.buffers for s, d in b.states.items()]

@@ -1,0 +1,145 @@
+"""Parameters whose state is paged: where it lies, and how it comes into memory for a step."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import is_traceable_wrapper_subclass
+
+from ebb.errors import Unsupported
+from ebb.torch._placements import box_of, is_dtensor, local
+from ebb.torch._state import like_parameter
+
+from ._space import Buffer, SwapSpace
+from ._structure import Structure, state_of, values_of
+
+WEIGHT = "param"  # a state of the store
+
+
+@dataclass
+class Param:
+    """A parameter, and where its state lies: a buffer for all states of its shape, one for each
+    other; `weight` for itself, `numbers` for what stays in memory: both are for snapshots."""
+
+    name: str
+    param: Tensor
+    group: int
+    structure: Structure
+    buffers: list[Buffer]
+    weight: Buffer
+    numbers: Buffer | None = None
+    kept: dict[str, Any] | None = None  # its small values; None: it was never stepped
+
+    def alike(self, state: str) -> bool:
+        """Whether a state is of its shape, and lies where it does."""
+        return self.structure.paged[state].shape == tuple(self.param.shape)
+
+    @property
+    def nbytes(self) -> int:
+        return sum(
+            torch.Size(buffer.shape).numel() * dtype.itemsize
+            for buffer in self.buffers
+            for dtype in buffer.states.values()
+        )
+
+
+def registered(
+    space: SwapSpace, name: str, param: Tensor, group: int, structure: Structure
+) -> Param:
+    """With buffers for its state and itself."""
+    shape = tuple(param.shape)
+    rows = _rows(name, param)
+    alike = {k: v.dtype for k, v in structure.paged.items() if v.shape == shape}
+    others = {k: v for k, v in structure.paged.items() if v.shape != shape}
+    if others and is_dtensor(param):
+        raise Unsupported(
+            f"{name}: its state {', '.join(others)} is not of its shape, and it is"
+            f" {tuple(param.placements)}"  # type: ignore[attr-defined]
+        )
+    buffers = [space.register(name, shape=shape, states=alike, rows=rows)] if alike else []
+    buffers += [
+        space.register(name, shape=one.shape, states={state: one.dtype})
+        for state, one in others.items()
+    ]
+    weight = space.register(name, shape=shape, states={WEIGHT: local(param).dtype}, rows=rows)
+    return Param(name, param, group, structure, buffers, weight)
+
+
+def check_can_be_paged(name: str, param: Tensor) -> None:
+    mine = local(param)
+    if is_traceable_wrapper_subclass(mine):
+        raise Unsupported(f"{name} is a {type(mine).__name__}, which has no memory of its own")
+    if 0 in param.shape:
+        raise Unsupported(f"{name} has no elements: leave it out")
+    if mine.is_meta:
+        raise Unsupported(
+            f"{name} is on the meta device", hint="model.to_empty() and its weights come first"
+        )
+    if is_dtensor(param) and not mine.is_contiguous():
+        raise Unsupported(f"{name}: this rank's part of it is not contiguous")
+
+
+def _rows(name: str, param: Tensor) -> slice | None:
+    if not is_dtensor(param):
+        return None
+    from torch.distributed.tensor import Shard
+
+    if tuple(param.placements) != (Shard(0),):  # type: ignore[attr-defined]
+        raise Unsupported(
+            f"{name} is {tuple(param.placements)}",  # type: ignore[attr-defined]
+            hint="rows over all ranks, as fully_shard() has them, can be paged",
+        )
+    offsets, extents = box_of(param)
+    return slice(offsets[0], offsets[0] + extents[0])
+
+
+class Held:
+    """The leases of parameters that are stepped, and their tensors where the step wants them."""
+
+    def __init__(self, space: SwapSpace, params: Sequence[Param]) -> None:
+        self._space, self._params = space, params
+        self._leases: list[int] = []
+        self._here: dict[str, dict[str, Tensor]] = {}  # of the frames, by parameter and state
+
+    def __enter__(self) -> Held:
+        try:
+            for one in self._params:
+                for buffer in one.buffers:
+                    number, tensors = self._space._acquire(buffer, True)
+                    self._leases.append(number)
+                    self._here.setdefault(one.name, {}).update(tensors)
+        except BaseException:
+            self._release(keep=False)
+            raise
+        return self
+
+    def __exit__(self, failed: object, *_: object) -> None:
+        self._release(keep=failed is None)
+
+    def _release(self, keep: bool) -> None:
+        for number in self._leases:
+            self._space._release(number, keep)
+        self._leases.clear()
+
+    def state(self, one: Param) -> dict[str, Any]:
+        """Of a parameter, as its optimizer wants it."""
+        device = local(one.param).device
+        paged = one.structure.paged
+        there = {k: paged[k].placed(v, device) for k, v in self._here.get(one.name, {}).items()}
+        placed = {
+            k: like_parameter(v, one.param) if one.alike(k) else v for k, v in there.items()
+        }
+        return state_of(one.structure, {**placed, **(one.kept or {})})
+
+    def take(self, one: Param, state: dict[str, Any]) -> dict[str, Any]:
+        """What the step made of it, into the frames; the small values."""
+        values = values_of(state, one.structure, one.name)
+        for path, tensor in self._here.get(one.name, {}).items():
+            made = local(values[path])
+            if made.data_ptr() != tensor.data_ptr():
+                tensor.copy_(made)
+        return {path: values[path] for path in one.structure.kept}
