@@ -15,6 +15,7 @@ from torch import Tensor
 from ebb.errors import LayoutError
 from ebb.torch._world import World
 
+from ._loans import Loans
 from ._params import Param
 from ._space import SwapSpace
 
@@ -88,11 +89,11 @@ def _write(space: SwapSpace, one: Param) -> None:
         return
     values = {path: 0 if one.kept is None else _number(one.kept[path])
               for path in one.structure.kept}  # fmt: skip
-    number, tensors = space._acquire(one.numbers, True)
-    changed = any(tensors[path].item() != value for path, value in values.items())
-    for path, value in values.items() if changed else ():
-        tensors[path].fill_(value)
-    space._release(number, changed)
+    with Loans(space) as loans:
+        tensors = loans.take(one.numbers)
+        loans.keep = any(tensors[path].item() != value for path, value in values.items())
+        for path, value in values.items():
+            tensors[path].fill_(value)
 
 
 def _numbers(space: SwapSpace, params: Iterable[Param]) -> list[Numbers]:
@@ -102,9 +103,9 @@ def _numbers(space: SwapSpace, params: Iterable[Param]) -> list[Numbers]:
         if one.numbers is None or one.numbers.shape != ():
             found.append({})
             continue
-        number, tensors = space._acquire(one.numbers, False)
-        found.append({path: tensor.item() for path, tensor in tensors.items()})
-        space._release(number, False)
+        with Loans(space) as loans:
+            tensors = loans.take(one.numbers, modify=False)
+            found.append({path: tensor.item() for path, tensor in tensors.items()})
     return found
 
 

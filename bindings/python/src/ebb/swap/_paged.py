@@ -22,11 +22,12 @@ from ebb.errors import Busy, Error, Incomplete, LayoutError, StateError, Unsuppo
 from ebb.torch import _state_dict
 from ebb.torch._placements import is_dtensor, local
 from ebb.torch._sizes import bytes_of
-from ebb.torch._state import file_backed, like_parameter, mine_of
+from ebb.torch._state import LazyState, file_backed, like_parameter, mine_of
 from ebb.torch._world import World, world_of
 
 from . import _kept
 from ._found import check_sparse, check_steps_alone, found_structure
+from ._loans import Loans
 from ._params import WEIGHT, Held, Param, check_can_be_paged, registered
 from ._space import Buffer, SwapSpace
 from ._structure import PLAIN, Structure, state_of, values_of
@@ -131,8 +132,7 @@ class Paged(torch.optim.Optimizer):
         groups = state_dict["param_groups"]
         if [len(g["params"]) for g in groups] != [len(g["params"]) for g in self.param_groups]:
             raise ValueError("the state dict has other groups than this optimizer")
-        self.open()
-        self._take(state_dict)
+        self._take(self.open(), state_dict)
         for mine, theirs in zip(self.param_groups, groups):
             settings = {k: v for k, v in theirs.items() if k not in _NAMED}
             mine.update(copy.deepcopy(settings))  # a rate may be a tensor
@@ -173,6 +173,8 @@ class Paged(torch.optim.Optimizer):
                 "this optimizer is closed", hint="make a new one: it goes on with what swap= has"
             )
         if self._space is not None:
+            self._check_groups()
+            self._take_cleared(self._space)
             return self._space
         world = self._check_parameters()
         space = SwapSpace(**self._space_options, process_group=self._process_group)
@@ -207,18 +209,21 @@ class Paged(torch.optim.Optimizer):
         return self.open().store
 
     @torch.no_grad()
-    def snapshot(self) -> bool:
-        """[C] Keeps the state and the parameters as they are, on the disk beside the next steps.
-        False: the snapshot before is still being written."""
+    def snapshot(self, wait: bool = False) -> bool:
+        """[C] Keeps the state and the parameters as they are, on the disk beside the next steps,
+        or now (`wait`). False: not this time, as the snapshot before is still being written; with
+        `wait` that is waited for, too."""
         space = self.open()
+        if wait:
+            space.wait_snapshot()
         again = self.steps <= space.step
         for one in self._params:
             if 0 not in one.weight.shape:
-                number, held = space._acquire(one.weight, True)
-                changed = not again or not _same_bits(held[WEIGHT], local(one.param))
-                if changed:
-                    held[WEIGHT].copy_(local(one.param))
-                space._release(number, changed)
+                with Loans(space) as loans:
+                    held, mine = loans.take(one.weight)[WEIGHT], local(one.param)
+                    loans.keep = not again or not _same_bits(held, mine)
+                    if loans.keep:
+                        held.copy_(mine)
         counted = [
             {key: group[key] for key in sorted(self._counted[number]) if key in group}
             for number, group in enumerate(self.param_groups)
@@ -226,7 +231,10 @@ class Paged(torch.optim.Optimizer):
         _kept.keep(space, self.steps, self._params, counted)
         # What was changed since the last snapshot makes one of a later step.
         later = space.step + int(again and space._changed_anywhere())
-        return space.snapshot(max(self.steps, later))
+        begun = space.snapshot(max(self.steps, later))
+        if wait:
+            space.wait_snapshot()
+        return begun
 
     def wait_snapshot(self) -> int:
         """[C] Waits until it is on the disk; its number, 0 if there was none."""
@@ -260,6 +268,16 @@ class Paged(torch.optim.Optimizer):
         for key, value in made.param_groups[0].items():
             if key not in _NAMED:
                 group.setdefault(key, value)
+
+    def _check_groups(self) -> None:
+        there = [(id(param), number) for number, group in enumerate(self.param_groups)
+                 for param in group["params"]]  # fmt: skip
+        if there != [(id(one.param), one.group) for one in self._params]:
+            raise StateError(
+                "groups and parameters are fixed while the swap space is open",
+                hint="a parameter without gradient stays as it is: requires_grad_(False); else"
+                " close() and make a new one, which goes on with what swap= has",
+            )
 
     def _check_parameters(self) -> World:
         """The ranks that have one state: of sharded parameters all; of others this process alone,
@@ -355,7 +373,8 @@ class Paged(torch.optim.Optimizer):
         theirs = bucket.optimizer.param_groups[0]
         settings = {k: v for k, v in mine.items() if k not in _NAMED}
         theirs.update(settings)
-        with Held(space, params) as held:
+        with Loans(space) as loans:
+            held = Held(loans, params)
             bucket.optimizer.state.clear()
             fresh = [one.param for one in params if one.kept is None]
             if fresh:  # what the class makes when it is made
@@ -367,6 +386,7 @@ class Paged(torch.optim.Optimizer):
                 bucket.optimizer.step()
             for one in params:
                 one.kept = held.take(one, bucket.optimizer.state[one.param])
+                self._show(space, one)
             bucket.optimizer.state.clear()
         told = {
             k: v for k, v in theirs.items()
@@ -386,15 +406,14 @@ class Paged(torch.optim.Optimizer):
             return dict(self._make([one.param], one.group).state[one.param])
         values: dict[str, Any] = dict(one.kept)
         for buffer in one.buffers:
-            number, held = space._acquire(buffer, False)
-            for state, tensor in held.items():
-                file = file_backed(buffer.shape, space.directory, tensor.dtype)
-                copy = one.structure.paged[state].laid_out(file).copy_(tensor)
-                values[state] = like_parameter(copy, one.param) if one.alike(state) else copy
-            space._release(number, False)
+            with Loans(space) as loans:
+                for state, tensor in loans.take(buffer, modify=False).items():
+                    file = file_backed(buffer.shape, space.directory, tensor.dtype)
+                    copy = one.structure.paged[state].laid_out(file).copy_(tensor)
+                    values[state] = like_parameter(copy, one.param) if one.alike(state) else copy
         return state_of(one.structure, values)
 
-    def _take(self, given: dict[str, Any]) -> None:
+    def _take(self, space: SwapSpace, given: dict[str, Any]) -> None:
         """All of it is looked at before any is written."""
         numbers = _state_dict.numbers(self.param_groups, [one.param for one in self._params])
         theirs = [number for group in given["param_groups"] for number in group["params"]]
@@ -404,21 +423,36 @@ class Paged(torch.optim.Optimizer):
             found.append(values_of(state, one.structure, one.name) if state else None)
         for one, values in zip(self._params, found):
             if values is not None or one.kept is not None:
-                self._write(one, values)
+                self._write(space, one, values)
 
-    def _write(self, one: Param, values: dict[str, Any] | None) -> None:
+    def _write(self, space: SwapSpace, one: Param, values: dict[str, Any] | None) -> None:
         """None: as if it had never been stepped."""
         for buffer in one.buffers:
-            number, held = self.open()._acquire(buffer, True)
-            for path, tensor in held.items():
-                if values is None:
-                    tensor.zero_()
-                elif one.alike(path):
-                    tensor.copy_(mine_of(values[path], one.param, tensor.dtype))
-                else:
-                    tensor.copy_(values[path])
-            self.open()._release(number, True)
-        one.kept = values and {k: kept.own(values[k]) for k, kept in one.structure.kept.items()}
+            with Loans(space) as loans:
+                for path, tensor in loans.take(buffer).items():
+                    if values is None:
+                        tensor.zero_()
+                    elif one.alike(path):
+                        tensor.copy_(mine_of(values[path], one.param, tensor.dtype))
+                    else:
+                        tensor.copy_(values[path])
+        kept = one.structure.kept
+        one.kept = values and {path: kept[path].own(values[path]) for path in kept}
+        self._show(space, one)
+
+    def _show(self, space: SwapSpace, one: Param) -> None:
+        """In `self.state`, as torch does: what was stepped."""
+        if one.kept is None:
+            self.state.pop(one.param, None)
+        elif one.param not in self.state:
+            names = tuple(one.structure.nested)
+            self.state[one.param] = LazyState(names, lambda name: self._read(space, one)[name])
+
+    def _take_cleared(self, space: SwapSpace) -> None:
+        """What somebody took out of `self.state` begins anew, as with torch."""
+        for one in self._params:
+            if one.kept is not None and one.param not in self.state:
+                self._write(space, one, None)
 
     def _resume(self, space: SwapSpace, world: World) -> None:
         found = _kept.resumed(space, world, self._params, len(self.param_groups))
@@ -429,8 +463,9 @@ class Paged(torch.optim.Optimizer):
             self.param_groups[number].update(values)
             self._counted[number] |= set(values)
         for one in self._params:
-            with space.acquire(one.weight, modify=False) as held:
-                local(one.param).copy_(held[WEIGHT])
+            self._show(space, one)
+            with Loans(space) as loans:
+                local(one.param).copy_(loans.take(one.weight, modify=False)[WEIGHT])
         torch.autograd.graph.increment_version([one.param for one in self._params])
 
 

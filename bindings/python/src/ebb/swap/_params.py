@@ -14,6 +14,7 @@ from ebb.errors import Unsupported
 from ebb.torch._placements import box_of, is_dtensor, local
 from ebb.torch._state import like_parameter
 
+from ._loans import Loans
 from ._space import Buffer, SwapSpace
 from ._structure import Structure, state_of, values_of
 
@@ -98,32 +99,13 @@ def _rows(name: str, param: Tensor) -> slice | None:
 
 
 class Held:
-    """The leases of parameters that are stepped, and their tensors where the step wants them."""
+    """State of parameters that are stepped, in memory, where the step wants it."""
 
-    def __init__(self, space: SwapSpace, params: Sequence[Param]) -> None:
-        self._space, self._params = space, params
-        self._leases: list[int] = []
+    def __init__(self, loans: Loans, params: Sequence[Param]) -> None:
         self._here: dict[str, dict[str, Tensor]] = {}  # of the frames, by parameter and state
-
-    def __enter__(self) -> Held:
-        try:
-            for one in self._params:
-                for buffer in one.buffers:
-                    number, tensors = self._space._acquire(buffer, True)
-                    self._leases.append(number)
-                    self._here.setdefault(one.name, {}).update(tensors)
-        except BaseException:
-            self._release(keep=False)
-            raise
-        return self
-
-    def __exit__(self, failed: object, *_: object) -> None:
-        self._release(keep=failed is None)
-
-    def _release(self, keep: bool) -> None:
-        for number in self._leases:
-            self._space._release(number, keep)
-        self._leases.clear()
+        for one in params:
+            for buffer in one.buffers:
+                self._here.setdefault(one.name, {}).update(loans.take(buffer))
 
     def state(self, one: Param) -> dict[str, Any]:
         """Of a parameter, as its optimizer wants it."""

@@ -22,6 +22,7 @@ from ebb.torch._sizes import bytes_of
 from ebb.torch._world import World, connect, world_of
 
 from ._leased import Term, leased, tensor_at
+from ._loans import Loans
 
 DTYPES = {
     torch.float32: _abi.F32, torch.bfloat16: _abi.BF16, torch.float16: _abi.F16,
@@ -64,16 +65,32 @@ class Lease:
 
     def __init__(self, space: SwapSpace, buffer: Buffer, modify: bool) -> None:
         self.buffer = buffer
-        self._space, self._modify = space, modify
-        self._number, tensors = space._acquire(buffer, modify)
-        self._term = Term(f"the buffer {buffer.name}")
-        self.tensors = {state: leased(one, self._term) for state, one in tensors.items()}
+        self._space, self._loans = space, Loans(space)
+        self._term = Term(f"the buffer {buffer.name}", modify)
+        try:
+            self._plain = self._loans.take(buffer, modify)
+            self._versions = self._versions_now()
+        except BaseException:
+            self._loans.give_back(keep=False)
+            raise
+        self.tensors = {state: leased(one, self._term) for state, one in self._plain.items()}
 
     def release(self, keep: bool = True) -> None:
         """`keep`: what the tensors are now is the buffer's content, where they may be changed."""
-        if not self._term.over:
-            self._space._release(self._number, keep and self._modify)
-            self._term.over = True
+        if self._term.over:
+            return
+        self._term.over = True
+        written = self._versions_now() != self._versions
+        self._loans.give_back(keep)
+        if written and keep and not self._term.modify:
+            raise StateError(
+                f"{self._term.what} was acquired with modify=False, and written: leases may show it"
+                " until it is read from the disk again, and no snapshot has it",
+                hint="acquire(buffer) is for what is changed",
+            )
+
+    def _versions_now(self) -> list[int]:
+        return [one._version for one in self._plain.values()]
 
     def __enter__(self) -> dict[str, Tensor]:
         return self.tensors
@@ -152,7 +169,7 @@ class SwapSpace:
 
         def fill(_: Any, number: int, places: Any) -> int:
             buffer = self.buffers[number]
-            term = Term(f"the buffer {buffer.name}")
+            term = Term(f"the buffer {buffer.name}", modify=True)
             try:
                 tensors = buffer.tensors([places[i] for i in range(len(buffer.states))])
                 if initial is not None:
