@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.optim import optimizer as _torchs
 
 from ebb.errors import Unsupported
 
@@ -43,7 +44,7 @@ def _structure_by_steps(make: Any, value: Tensor, name: str) -> Structure:
     seen: list[Structure] = []
     for _ in range(_STEPS):
         param.grad = torch.ones_like(value)
-        optimizer.step()
+        step_alone(optimizer)
         seen.append(structure_of(optimizer.state[param], name))
     if any(one != seen[-1] for one in seen):
         raise Unsupported(
@@ -52,17 +53,33 @@ def _structure_by_steps(make: Any, value: Tensor, name: str) -> Structure:
     return seen[-1]
 
 
+def step_alone(optimizer: torch.optim.Optimizer) -> None:
+    """Without the hooks that are for the steps of all optimizers, of which this is none that
+    anybody knows."""
+    hooks: list[dict[Any, Any]] = [
+        _torchs._global_optimizer_pre_hooks, _torchs._global_optimizer_post_hooks
+    ]  # fmt: skip
+    before = [dict(some) for some in hooks]
+    for some in hooks:
+        some.clear()
+    try:
+        optimizer.step()
+    finally:
+        for some, they in zip(hooks, before):
+            some.update(they)
+
+
 def check_sparse(make: Any, shape: tuple[int, ...], gradient: Tensor, name: str) -> None:
     """Unsupported where the class makes sparse state of sparse gradients."""
     param = torch.nn.Parameter(torch.zeros(_small(shape), dtype=gradient.dtype, device="cpu"))
     param.grad = torch.ones_like(param.detach()).to_sparse(gradient.sparse_dim())
     optimizer = make([param])
     with torch.random.fork_rng(devices=[]):
-        optimizer.step()
+        step_alone(optimizer)
     structure_of(optimizer.state[param], name)
 
 
-def check_steps_alone(make: Any, kind: type, shapes: Iterable[tuple[int, ...]]) -> set[str]:
+def check_steps_alone(make: Any, kind: str, shapes: Iterable[tuple[int, ...]]) -> set[str]:
     """Unsupported where the class' step of a parameter depends on others', or it wants more than
     gradients, or keeps more than numbers of its groups outside of its state: two small parameters
     are stepped together, and each alone. Answers which of the group's numbers the steps change."""
@@ -74,18 +91,18 @@ def check_steps_alone(make: Any, kind: type, shapes: Iterable[tuple[int, ...]]) 
                 alone, _, _ = _stepped(make, shape, [[0], [1]])
             except Exception as why:
                 raise Unsupported(
-                    f"{kind.__name__} cannot be paged: a step of a parameter of shape {shape} with"
+                    f"{kind} cannot be paged: a step of a parameter of shape {shape} with"
                     f" a gradient raises {type(why).__name__}: {why}"
                 ) from why
         if kept:
             raise Unsupported(
-                f"{kind.__name__} cannot be paged: its steps change {', '.join(kept)}, which are"
+                f"{kind} cannot be paged: its steps change {', '.join(kept)}, which are"
                 " part of no parameter's state",
                 hint="what it counts can be paged in self.state[p], or as a number of its group",
             )
         if not all(torch.equal(a, b) for a, b in zip(together, alone)):
             raise Unsupported(
-                f"{kind.__name__} cannot be paged: its step of a parameter depends on the other"
+                f"{kind} cannot be paged: its step of a parameter depends on the other"
                 " parameters, which are not in memory with it"
             )
         counted |= numbers
@@ -112,7 +129,7 @@ def _stepped(
         for step, gradients in enumerate(drawn[1:]):
             for i in mine:
                 params[i].grad = gradients[i].clone()
-            optimizer.step()
+            step_alone(optimizer)
             if step == 0:  # what the first one finds out, any instance does
                 once = _others(optimizer)
         numbers |= set(_changed(before, _numbers(optimizer)))

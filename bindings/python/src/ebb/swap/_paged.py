@@ -14,7 +14,6 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import Tensor
-from torch.optim import optimizer as _torchs
 
 from ebb._paths import directory_of
 from ebb._state_dict_hooks import calls_load_state_dict_hooks, calls_state_dict_hooks
@@ -26,13 +25,12 @@ from ebb.torch._state import LazyState, file_backed, like_parameter, mine_of
 from ebb.torch._world import World, world_of
 
 from . import _kept
-from ._found import check_sparse, check_steps_alone, found_structure
+from ._found import step_alone
+from ._kind import Kind, settings_of
 from ._loans import Loans
 from ._params import WEIGHT, Held, Param, check_can_be_paged, registered
 from ._space import Buffer, SwapSpace
-from ._structure import PLAIN, Structure, state_of, values_of
-
-_NAMED = ("params", "param_names")  # of a group, what is no setting
+from ._structure import PLAIN, state_of, values_of
 
 
 @dataclass
@@ -68,7 +66,7 @@ class Paged(torch.optim.Optimizer):
         sources: Sequence[str | os.PathLike[str]] = (), tile: int | str = "1MiB", threads: int = 1,
         **settings: Any,
     ) -> None:  # fmt: skip
-        self._kind, self._settings = kind, settings
+        self._kind = Kind(kind, settings)
         self._budget = bytes_of(budget, "budget")
         self._process_group = process_group
         self._space_options: dict[str, Any] = {
@@ -78,13 +76,9 @@ class Paged(torch.optim.Optimizer):
         }  # fmt: skip
         self._space: SwapSpace | None = None
         self._closed = False
-        self._made_with: list[dict[str, Any]] = []  # settings of groups, before anyone changed them
         self._params: list[Param] = []
         self._buckets: list[_Bucket] = []
         self.steps = 0
-        self._structures: dict[Any, Structure] = {}
-        self._sparse: set[int] = set()  # groups that may have sparse gradients
-        self._counted: dict[int, set[str]] = {}  # of groups, what the class itself changes
         super().__init__(params, {})
 
     # --- torch's own ---------------------------------------------------------------------------
@@ -100,14 +94,14 @@ class Paged(torch.optim.Optimizer):
         changed: dict[int, dict[str, Any]] = {}
         waiting = [_with_gradients(bucket) for bucket in self._buckets]
         for params in waiting:
-            self._check_gradients(params)
+            self._kind.check_gradients(params)
         for i, bucket in enumerate(self._buckets):
             self._prefetch(space, waiting[i + 1] if i + 1 < len(waiting) else [])
             if waiting[i]:
                 self._step_bucket(space, bucket, waiting[i], changed)
         for number, values in changed.items():
             self.param_groups[number].update(values)
-            self._counted[number] |= set(values)
+            self._kind.counted[number] |= set(values)
         self.steps += 1
         return loss
 
@@ -134,8 +128,7 @@ class Paged(torch.optim.Optimizer):
             raise ValueError("the state dict has other groups than this optimizer")
         self._take(self.open(), state_dict)
         for mine, theirs in zip(self.param_groups, groups):
-            settings = {k: v for k, v in theirs.items() if k not in _NAMED}
-            mine.update(copy.deepcopy(settings))  # a rate may be a tensor
+            mine.update(copy.deepcopy(settings_of(theirs)))  # a rate may be a tensor
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         if getattr(self, "_space", None) is not None:
@@ -148,13 +141,7 @@ class Paged(torch.optim.Optimizer):
         if len(set(names)) != len(names):
             twice = next(name for name in names if names.count(name) > 1)
             raise ValueError(f"two parameters are named {twice}")
-        self._take_defaults(group)
-        self._made_with.append({k: v for k, v in group.items() if k not in _NAMED})
-        shapes = {tuple(param.shape) for param in group["params"]}
-        number = len(self.param_groups) - 1
-        self._counted[number] = check_steps_alone(
-            lambda params: self._make(params, number), self._kind, shapes
-        )
+        self.defaults.update(self._kind.add_group(group))
 
     def __getstate__(self) -> Any:
         raise TypeError("an optimizer and its store are one: use state_dict()")
@@ -180,7 +167,7 @@ class Paged(torch.optim.Optimizer):
         space = SwapSpace(**self._space_options, process_group=self._process_group)
         space._world = world
         self._params = [
-            self._register(space, number, name, param)
+            registered(space, name, param, number, self._kind.structure(name, param, number))
             for number, one in enumerate(self.param_groups)
             for name, param in zip(one["param_names"], one["params"])
         ]
@@ -193,9 +180,13 @@ class Paged(torch.optim.Optimizer):
 
         with self._says_what_helps():
             space.open(begin)
+        try:
+            self._buckets = list(self._make_buckets())
+            self._resume(space, world)
+        except BaseException:
+            space.close()
+            raise
         self._space = space
-        self._buckets = list(self._make_buckets())
-        self._resume(space, world)
         return space
 
     @property
@@ -225,7 +216,7 @@ class Paged(torch.optim.Optimizer):
                     if loans.keep:
                         held.copy_(mine)
         counted = [
-            {key: group[key] for key in sorted(self._counted[number]) if key in group}
+            {key: group[key] for key in sorted(self._kind.counted[number]) if key in group}
             for number, group in enumerate(self.param_groups)
         ]
         _kept.keep(space, self.steps, self._params, counted)
@@ -251,23 +242,6 @@ class Paged(torch.optim.Optimizer):
             self._space.close()
 
     # --- before the first step -----------------------------------------------------------------
-
-    def _make(self, params: Sequence[Tensor], number: int) -> torch.optim.Optimizer:
-        """Of `kind`, for parameters of a group, as it was when this optimizer was made."""
-        group = {**self._made_with[number], "params": list(params)}
-        made: torch.optim.Optimizer = self._kind([group], **self._settings)
-        return made
-
-    def _take_defaults(self, group: dict[str, Any]) -> None:
-        """The settings that the class has and nobody gave."""
-        stand_in = [torch.nn.Parameter(torch.zeros_like(local(p), device="meta"))
-                    for p in group["params"][:1]]  # fmt: skip
-        given = {k: v for k, v in group.items() if k not in _NAMED}
-        made = self._kind([{**given, "params": stand_in}], **self._settings)
-        self.defaults.update(made.defaults)
-        for key, value in made.param_groups[0].items():
-            if key not in _NAMED:
-                group.setdefault(key, value)
 
     def _check_groups(self) -> None:
         there = [(id(param), number) for number, group in enumerate(self.param_groups)
@@ -312,19 +286,9 @@ class Paged(torch.optim.Optimizer):
             ) from why  # fmt: skip
         except (Incomplete, LayoutError) as why:
             raise _advised(
-                why, f"it is not of {self._kind.__name__} with these settings and parameters: name"
+                why, f"it is not of {self._kind.name} with these settings and parameters: name"
                 " an empty directory; load_state_dict() takes a state dict"
             ) from why  # fmt: skip
-
-    def _register(self, space: SwapSpace, number: int, name: str, param: Tensor) -> Param:
-        mine, shape = local(param), tuple(param.shape)
-        strides = torch.empty(shape, device="meta").stride() if is_dtensor(param) else mine.stride()
-        kind = (number, shape, strides, mine.dtype, mine.device)
-        if kind not in self._structures:
-            self._structures[kind] = found_structure(
-                lambda params: self._make(params, number), shape, strides, mine, name
-            )
-        return registered(space, name, param, number, self._structures[kind])
 
     def _make_buckets(self) -> Iterator[_Bucket]:
         """Neighbours of one group: so many that the next ones fit beside them."""
@@ -341,23 +305,11 @@ class Paged(torch.optim.Optimizer):
             yield self._bucket(waiting, number)
 
     def _bucket(self, params: list[Param], number: int) -> _Bucket:
-        optimizer = self._make([one.param for one in params], number)
+        optimizer = self._kind.make([one.param for one in params], number)
         optimizer.state.clear()  # what some make at once
         return _Bucket(params, optimizer)
 
     # --- a step --------------------------------------------------------------------------------
-
-    def _check_gradients(self, params: Sequence[Param]) -> None:
-        """What becomes of sparse ones is found out at the first."""
-        for one in params:
-            gradient = one.param.grad
-            if gradient is None or gradient.layout is torch.strided or one.group in self._sparse:
-                continue
-            if gradient.layout is not torch.sparse_coo:
-                raise Unsupported(f"{one.name}: its gradient is {gradient.layout}")
-            number, shape = one.group, tuple(one.param.shape)
-            check_sparse(lambda params: self._make(params, number), shape, gradient, one.name)
-            self._sparse.add(number)
 
     def _prefetch(self, space: SwapSpace, params: Sequence[Param]) -> None:
         for one in params:
@@ -371,30 +323,29 @@ class Paged(torch.optim.Optimizer):
         number = params[0].group
         mine = self.param_groups[number]
         theirs = bucket.optimizer.param_groups[0]
-        settings = {k: v for k, v in mine.items() if k not in _NAMED}
+        settings = settings_of(mine)
         theirs.update(settings)
         with Loans(space) as loans:
             held = Held(loans, params)
             bucket.optimizer.state.clear()
             fresh = [one.param for one in params if one.kept is None]
             if fresh:  # what the class makes when it is made
-                bucket.optimizer.state.update(self._make(fresh, number).state)
+                bucket.optimizer.state.update(self._kind.make(fresh, number).state)
             for one in params:
                 if one.kept is not None:
                     bucket.optimizer.state[one.param] = held.state(one)
-            with _no_global_hooks():  # they are for steps of this optimizer
-                bucket.optimizer.step()
+            step_alone(bucket.optimizer)
             for one in params:
                 one.kept = held.take(one, bucket.optimizer.state[one.param])
                 self._show(space, one)
             bucket.optimizer.state.clear()
         told = {
-            k: v for k, v in theirs.items()
-            if k not in _NAMED and type(v) in PLAIN and (k not in settings or v != settings[k])
+            k: v for k, v in settings_of(theirs).items()
+            if type(v) in PLAIN and (k not in settings or v != settings[k])
         }  # fmt: skip
         if changed.setdefault(number, told) != told:
             raise Unsupported(
-                f"{self._kind.__name__} cannot be paged: its settings depend on which parameters"
+                f"{self._kind.name} cannot be paged: its settings depend on which parameters"
                 " are stepped together"
             )
 
@@ -403,7 +354,7 @@ class Paged(torch.optim.Optimizer):
     def _read(self, space: SwapSpace, one: Param) -> dict[str, Any]:
         """As `kind` has it, in files; before the first step what that makes at once."""
         if one.kept is None:
-            return dict(self._make([one.param], one.group).state[one.param])
+            return dict(self._kind.make([one.param], one.group).state[one.param])
         values: dict[str, Any] = dict(one.kept)
         for buffer in one.buffers:
             with Loans(space) as loans:
@@ -420,7 +371,14 @@ class Paged(torch.optim.Optimizer):
         found: list[dict[str, Any] | None] = []
         for number, one in zip(numbers, self._params):
             state = given["state"].get(theirs[number], given["state"].get(one.name))
-            found.append(values_of(state, one.structure, one.name) if state else None)
+            try:
+                found.append(values_of(state, one.structure, one.name) if state else None)
+            except Unsupported as why:
+                raise LayoutError(
+                    f"the state dict does not fit: {why.args[0]}",
+                    hint=f"it is of another model, or of another class than {self._kind.name} with"
+                    " these settings",
+                ) from why
         for one, values in zip(self._params, found):
             if values is not None or one.kept is not None:
                 self._write(space, one, values)
@@ -461,7 +419,7 @@ class Paged(torch.optim.Optimizer):
         self.steps, counted = found
         for number, values in enumerate(counted):
             self.param_groups[number].update(values)
-            self._counted[number] |= set(values)
+            self._kind.counted[number] |= set(values)
         for one in self._params:
             self._show(space, one)
             with Loans(space) as loans:
@@ -480,19 +438,3 @@ def _same_bits(stored: Tensor, mine: Tensor) -> bool:
 
 def _advised(error: Error, hint: str) -> Error:
     return type(error)(str(error.args[0]), hint=hint, rank=error.rank, tensor=error.tensor)
-
-
-@contextmanager
-def _no_global_hooks() -> Iterator[None]:
-    """Of torch.optim.optimizer.register_optimizer_step_pre_hook() and its post_hook."""
-    hooks: list[dict[Any, Any]] = [
-        _torchs._global_optimizer_pre_hooks, _torchs._global_optimizer_post_hooks
-    ]  # fmt: skip
-    before = [dict(some) for some in hooks]
-    for some in hooks:
-        some.clear()
-    try:
-        yield
-    finally:
-        for some, they in zip(hooks, before):
-            some.update(they)

@@ -84,8 +84,8 @@ class Lease:
         self._loans.give_back(keep)
         if written and keep and not self._term.modify:
             raise StateError(
-                f"{self._term.what} was acquired with modify=False, and written: leases may show it"
-                " until it is read from the disk again, and no snapshot has it",
+                f"{self._term.what} was acquired with modify=False, and written: it may have that,"
+                " or what it had, until it is written anew",
                 hint="acquire(buffer) is for what is changed",
             )
 

@@ -113,7 +113,8 @@ def values_of(state: Mapping[str, Any], structure: Structure, name: str) -> dict
 
     nested = _mapped(dict(state), one)
     whole = nested == structure.nested and len(found) == len(structure.paged) + len(structure.kept)
-    if not whole or any(not _fits(found[k], want) for k, want in structure.paged.items()):
+    fits = whole and all(_fits(found[k], want) for k, want in structure.paged.items())
+    if not fits or not all(_is_number(found[k]) for k in structure.kept):
         raise Unsupported(
             f"{name}: its state is not what it was found to be: {_said(state)}",
             hint="optimizers whose state changes its kind from step to step cannot be paged",
@@ -149,6 +150,10 @@ def _fits(value: Any, wanted: Paged) -> bool:
         and tuple(value.shape) == wanted.shape
         and value.dtype == wanted.dtype
     )
+
+
+def _is_number(value: Any) -> bool:
+    return value.numel() == 1 if isinstance(value, Tensor) else type(value) in PLAIN
 
 
 def _said(state: Mapping[str, Any]) -> str:
