@@ -459,12 +459,14 @@ def surroundings() -> None:
 
 @row("Ctrl-C at any moment: the next step is made, a lease can be taken again", limit=90)
 def interrupted() -> None:
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # or what else raises
     for round_ in range(40):
         model = Three()
         one = paged(AdamW, model.named_parameters(), f"ctrl-c-{round_}", lr=1e-2)
         steps(model, one, 0, 1)
         delay = 0.0005 * (1 + round_ % 7)
-        timer = threading.Timer(delay, os.kill, (os.getpid(), signal.SIGINT))
+        number = (signal.SIGINT, signal.SIGTERM)[round_ % 2]
+        timer = threading.Timer(delay, os.kill, (os.getpid(), number))
         try:
             timer.start()
             while True:

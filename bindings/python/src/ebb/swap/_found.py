@@ -12,6 +12,7 @@ from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.optim import optimizer as _torchs
 
+from ebb._signals import held_back
 from ebb.errors import Unsupported
 
 from ._structure import PLAIN, Structure, structure_of
@@ -60,13 +61,14 @@ def step_alone(optimizer: torch.optim.Optimizer) -> None:
         _torchs._global_optimizer_pre_hooks, _torchs._global_optimizer_post_hooks
     ]  # fmt: skip
     before = [dict(some) for some in hooks]
-    for some in hooks:
-        some.clear()
     try:
+        for some in hooks:
+            some.clear()
         optimizer.step()
     finally:
-        for some, they in zip(hooks, before):
-            some.update(they)
+        with held_back():
+            for some, they in zip(hooks, before):
+                some.update(they)
 
 
 def check_sparse(make: Any, shape: tuple[int, ...], gradient: Tensor, name: str) -> None:

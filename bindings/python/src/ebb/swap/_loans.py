@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import signal
-import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from torch import Tensor
+
+from ebb._signals import held_back
 
 if TYPE_CHECKING:
     from ._space import Buffer, SwapSpace
@@ -24,7 +22,7 @@ class Loans:
         self.keep = True
 
     def take(self, buffer: Buffer, modify: bool = True) -> dict[str, Tensor]:
-        with uninterrupted():
+        with held_back():
             number, tensors = self._space._acquire(buffer, modify)
             self._numbers.append((number, modify))
         return tensors
@@ -32,7 +30,7 @@ class Loans:
     def give_back(self, keep: bool) -> None:
         """All of them, also where one cannot be kept: its error comes then."""
         error: Exception | None = None
-        with uninterrupted():
+        with held_back():
             for number, modify in self._numbers:
                 try:
                     self._space._release(number, keep and modify)
@@ -54,20 +52,3 @@ class Loans:
 
     def __exit__(self, failed: object, *_: object) -> None:
         self.give_back(self.keep and failed is None)
-
-
-@contextmanager
-def uninterrupted() -> Iterator[None]:
-    """Ctrl-C comes at the end of the block: what a call has given is noted by then."""
-    before = signal.getsignal(signal.SIGINT)
-    if threading.current_thread() is not threading.main_thread() or not callable(before):
-        yield  # it comes elsewhere, or nowhere
-        return
-    came: list[Any] = []
-    signal.signal(signal.SIGINT, lambda number, frame: came.append(frame))
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, before)
-        if came:
-            before(signal.SIGINT, came[-1])

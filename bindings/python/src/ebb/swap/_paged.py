@@ -16,6 +16,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from ebb._paths import directory_of
+from ebb._signals import held_back
 from ebb._state_dict_hooks import calls_load_state_dict_hooks, calls_state_dict_hooks
 from ebb.errors import Busy, Error, Incomplete, LayoutError, StateError, Unsupported
 from ebb.torch import _state_dict
@@ -106,6 +107,7 @@ class Paged(torch.optim.Optimizer):
         return loss
 
     @calls_state_dict_hooks
+    @held_back()
     @torch.no_grad()
     def state_dict(self) -> dict[str, Any]:
         """What `kind` answers, for torch.save and torch.distributed.checkpoint; its tensors are in
@@ -119,6 +121,7 @@ class Paged(torch.optim.Optimizer):
         return {"state": {k: v for k, v in read.items() if v}, "param_groups": packed}
 
     @calls_load_state_dict_hooks
+    @held_back()
     @torch.no_grad()
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """[C] Takes what state_dict() answered, here or from `kind` itself. What it has no state of
@@ -151,6 +154,7 @@ class Paged(torch.optim.Optimizer):
 
     # --- Ebb's ---------------------------------------------------------------------------------
 
+    @held_back()
     @torch.no_grad()
     def open(self) -> SwapSpace:
         """[C] What the first step() does: finds out what the class keeps, opens the directory, and
@@ -199,6 +203,7 @@ class Paged(torch.optim.Optimizer):
         """What ckpt-inspect and ckpt-convert read."""
         return self.open().store
 
+    @held_back()
     @torch.no_grad()
     def snapshot(self, wait: bool = False) -> bool:
         """[C] Keeps the state and the parameters as they are, on the disk beside the next steps,
@@ -326,7 +331,8 @@ class Paged(torch.optim.Optimizer):
         settings = settings_of(mine)
         theirs.update(settings)
         with Loans(space) as loans:
-            held = Held(loans, params)
+            with held_back():
+                held = Held(loans, params)
             bucket.optimizer.state.clear()
             fresh = [one.param for one in params if one.kept is None]
             if fresh:  # what the class makes when it is made
@@ -335,9 +341,11 @@ class Paged(torch.optim.Optimizer):
                 if one.kept is not None:
                     bucket.optimizer.state[one.param] = held.state(one)
             step_alone(bucket.optimizer)
-            for one in params:
-                one.kept = held.take(one, bucket.optimizer.state[one.param])
-                self._show(space, one)
+            with held_back():
+                for one in params:
+                    one.kept = held.take(one, bucket.optimizer.state[one.param])
+                    self._show(space, one)
+                loans.give_back(keep=True)
             bucket.optimizer.state.clear()
         told = {
             k: v for k, v in settings_of(theirs).items()

@@ -108,14 +108,19 @@ class Held:
                 self._here.setdefault(one.name, {}).update(loans.take(buffer))
 
     def state(self, one: Param) -> dict[str, Any]:
-        """Of a parameter, as its optimizer wants it."""
+        """Of a parameter, as its optimizer wants it: what a step that fails leaves of it is not
+        `one.kept`."""
         device = local(one.param).device
         paged = one.structure.paged
         there = {k: paged[k].placed(v, device) for k, v in self._here.get(one.name, {}).items()}
         placed = {
             k: like_parameter(v, one.param) if one.alike(k) else v for k, v in there.items()
         }
-        return state_of(one.structure, {**placed, **(one.kept or {})})
+        kept = {
+            path: value.clone() if isinstance(value, Tensor) else value
+            for path, value in (one.kept or {}).items()
+        }
+        return state_of(one.structure, {**placed, **kept})
 
     def take(self, one: Param, state: dict[str, Any]) -> dict[str, Any]:
         """What the step made of it, into the frames; the small values."""
