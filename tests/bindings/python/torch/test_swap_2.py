@@ -91,6 +91,21 @@ def strides() -> None:
                 assert not tensor.dim() or other.stride() == tensor.stride(), (label, number, name)
 
 
+@row("gradients of other strides than their parameters', in half precision: torch's bits")
+def gradients() -> None:
+    found = []
+    for make in (torch.optim.SGD, lambda p, **k: paged(torch.optim.SGD, p, "halves", **k)):
+        params = {name: nn.Parameter(p.detach().half()) for name, p in strided().items()}
+        optimizer = make(list(params.items()), lr=0.01, momentum=0.9, nesterov=True)
+        draw = torch.Generator().manual_seed(5)
+        for _ in range(6):
+            for param in params.values():
+                param.grad = torch.randn(param.shape, generator=draw).half()
+            optimizer.step()
+        found.append(params)
+    check_same(found[1], found[0], "SGD of halves")
+
+
 @row("a scheduler before open(): what the class looks at when it is made is as it was then")
 def made_with() -> None:
     class Bound(torch.optim.SGD):

@@ -4,7 +4,7 @@ and whether it steps each parameter as if it were alone."""
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
@@ -21,30 +21,38 @@ _STEPS = 3  # by then state has the shape that it keeps
 
 
 def found_structure(
-    make: Any, shape: tuple[int, ...], strides: tuple[int, ...], like: Tensor, name: str
-) -> Structure:
-    """`make(params)`: an optimizer of the class. From shapes alone where the class looks at no
-    number; else from steps that are made."""
+    make: Any, shape: tuple[int, ...], strides: tuple[int, ...], gradients: tuple[int, ...],
+    like: Tensor, name: str,
+) -> Structure:  # fmt: skip
+    """`make(params)`: an optimizer of the class. Of a parameter and its gradients with these
+    strides. From shapes alone where the class looks at no number; else from steps that are made."""
 
-    def parameter() -> Tensor:
-        return torch.empty_strided(shape, strides, dtype=like.dtype, device=like.device)
+    def ones(strides: tuple[int, ...]) -> Tensor:
+        size = sum((extent - 1) * stride for extent, stride in zip(shape, strides)) + 1
+        some = torch.ones(size, dtype=like.dtype, device=like.device)
+        return some.as_strided(shape, strides)
+
+    def found() -> Structure:
+        return _structure_by_steps(make, ones(strides), lambda: ones(gradients), name)
 
     try:
         with FakeTensorMode():
-            return _structure_by_steps(make, parameter(), name)
+            return found()
     except Unsupported:
         raise
     except Exception:  # whatever a class does that cannot be done without numbers
         with torch.random.fork_rng(devices=[]):
-            return _structure_by_steps(make, parameter().zero_(), name)
+            return found()
 
 
-def _structure_by_steps(make: Any, value: Tensor, name: str) -> Structure:
+def _structure_by_steps(
+    make: Any, value: Tensor, gradient: Callable[[], Tensor], name: str
+) -> Structure:
     param = torch.nn.Parameter(value)
     optimizer = make([param])
     seen: list[Structure] = []
     for _ in range(_STEPS):
-        param.grad = torch.ones_like(value)
+        param.grad = gradient()
         step_alone(optimizer)
         seen.append(structure_of(optimizer.state[param], name))
     if any(one != seen[-1] for one in seen):

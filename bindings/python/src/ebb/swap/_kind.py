@@ -56,22 +56,33 @@ class Kind:
     def _made(self, group: Group) -> torch.optim.Optimizer:
         return self._kind([group], **self._settings)
 
-    def structure(self, name: str, param: Tensor, number: int) -> Structure:
-        """What it keeps of a parameter."""
+    def structure(
+        self, name: str, param: Tensor, number: int, gradient: Tensor | None = None
+    ) -> Structure:
+        """What it keeps of a parameter. None: its gradients lie as it does."""
         mine, shape = local(param), tuple(param.shape)
-        strides = torch.empty(shape, device="meta").stride() if is_dtensor(param) else mine.stride()
-        alike = (number, shape, strides, mine.dtype, mine.device)
+        strides = gradients = mine.stride()
+        if is_dtensor(param):  # of all ranks' rows, one behind the other
+            strides = gradients = torch.empty(shape, device="meta").stride()
+        elif gradient is not None:
+            gradients = gradient.stride()
+        alike = (number, shape, strides, gradients, mine.dtype, mine.device)
         if alike not in self._structures:
             self._structures[alike] = found_structure(
-                lambda params: self.make(params, number), shape, strides, mine, name
+                lambda params: self.make(params, number), shape, strides, gradients, mine, name
             )
         return self._structures[alike]
 
-    def check_gradients(self, params: Sequence[Param]) -> None:
-        """What becomes of sparse ones is found out at the first."""
+    def look_at_gradients(self, params: Sequence[Param]) -> None:
+        """At the first of a parameter. State that is made of gradients lies as they do; what
+        becomes of sparse ones is found out once."""
         for one in params:
             gradient, number = one.param.grad, one.group
-            if gradient is None or gradient.layout is torch.strided or number in self._sparse:
+            if gradient is None or one.looked_at or number in self._sparse:
+                continue
+            if gradient.layout is torch.strided:
+                one.structure = self.structure(one.name, one.param, number, gradient)
+                one.looked_at = True
                 continue
             if gradient.layout is not torch.sparse_coo:
                 raise Unsupported(f"{one.name}: its gradient is {gradient.layout}")

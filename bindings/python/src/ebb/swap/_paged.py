@@ -95,7 +95,7 @@ class Paged(torch.optim.Optimizer):
         changed: dict[int, dict[str, Any]] = {}
         waiting = [_with_gradients(bucket) for bucket in self._buckets]
         for params in waiting:
-            self._kind.check_gradients(params)
+            self._kind.look_at_gradients(params)
         for i, bucket in enumerate(self._buckets):
             self._prefetch(space, waiting[i + 1] if i + 1 < len(waiting) else [])
             if waiting[i]:

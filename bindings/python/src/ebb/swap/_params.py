@@ -34,6 +34,7 @@ class Param:
     weight: Buffer
     numbers: Buffer | None = None
     kept: dict[str, Any] | None = None  # its small values; None: it was never stepped
+    looked_at: bool = False  # a gradient of it, and how it lies
 
     def alike(self, state: str) -> bool:
         """Whether a state is of its shape, and lies where it does."""
