@@ -286,13 +286,13 @@ class Paged(torch.optim.Optimizer):
             if not (dist.is_available() and dist.is_initialized()):
                 raise
             raise _advised(
-                why, "parameters that are whole on each rank (DDP) need a directory for each rank:"
-                " swap=f'/nvme/run7/rank{torch.distributed.get_rank()}'"
+                why, f"{why.hint}; parameters that are whole on each rank (DDP) need a directory"
+                " for each: swap=f'/nvme/run7/rank{torch.distributed.get_rank()}'"
             ) from why  # fmt: skip
         except (Incomplete, LayoutError) as why:
             raise _advised(
-                why, f"it is not of {self._kind.name} with these settings and parameters: name"
-                " an empty directory; load_state_dict() takes a state dict"
+                why, f"it is not of {self._kind.name} with these settings and parameters, or of Ebb"
+                " 0.1.0: name an empty directory; load_state_dict() takes a state dict"
             ) from why  # fmt: skip
 
     def _make_buckets(self) -> Iterator[_Bucket]:
@@ -342,10 +342,11 @@ class Paged(torch.optim.Optimizer):
                     bucket.optimizer.state[one.param] = held.state(one)
             step_alone(bucket.optimizer)
             with held_back():
-                for one in params:
-                    one.kept = held.take(one, bucket.optimizer.state[one.param])
-                    self._show(space, one)
+                kept = [held.take(one, bucket.optimizer.state[one.param]) for one in params]
                 loans.give_back(keep=True)
+                for one, values in zip(params, kept):
+                    one.kept = values
+                    self._show(space, one)
             bucket.optimizer.state.clear()
         told = {
             k: v for k, v in settings_of(theirs).items()
@@ -411,8 +412,12 @@ class Paged(torch.optim.Optimizer):
         if one.kept is None:
             self.state.pop(one.param, None)
         elif one.param not in self.state:
-            names = tuple(one.structure.nested)
-            self.state[one.param] = LazyState(names, lambda name: self._read(space, one)[name])
+
+            def read(name: str) -> Any:
+                kept = one.kept or {}
+                return kept[name] if name in kept else self._read(space, one)[name]
+
+            self.state[one.param] = LazyState(tuple(one.structure.nested), read)
 
     def _take_cleared(self, space: SwapSpace) -> None:
         """What somebody took out of `self.state` begins anew, as with torch."""
