@@ -269,7 +269,7 @@ def in_budget() -> str:
         held = paged.state_dict()
     assert len(held["state"]) == 32
     grown = most[0]
-    assert grown < (48 + 80) * MIB, grown // MIB
+    assert grown < (48 + 64) * MIB, grown // MIB
     return f"{grown / MIB:+.0f} MiB for 256 MiB of state in a budget of 48"
 
 

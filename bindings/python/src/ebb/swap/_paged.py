@@ -343,11 +343,11 @@ class Paged(torch.optim.Optimizer):
             step_alone(bucket.optimizer)
             with held_back():
                 kept = [held.take(one, bucket.optimizer.state[one.param]) for one in params]
+                bucket.optimizer.state.clear()
                 loans.give_back(keep=True)
                 for one, values in zip(params, kept):
-                    one.kept = values
+                    one.take_numbers(values)
                     self._show(space, one)
-            bucket.optimizer.state.clear()
         told = {
             k: v for k, v in settings_of(theirs).items()
             if type(v) in PLAIN and (k not in settings or v != settings[k])
@@ -364,7 +364,7 @@ class Paged(torch.optim.Optimizer):
         """As `kind` has it, in files; before the first step what that makes at once."""
         if one.kept is None:
             return dict(self._kind.make([one.param], one.group).state[one.param])
-        values: dict[str, Any] = dict(one.kept)
+        values = one.numbers_now()
         for buffer in one.buffers:
             with Loans(space) as loans:
                 for state, tensor in loans.take(buffer, modify=False).items():
@@ -414,7 +414,7 @@ class Paged(torch.optim.Optimizer):
         elif one.param not in self.state:
 
             def read(name: str) -> Any:
-                kept = one.kept or {}
+                kept = one.numbers_now()
                 return kept[name] if name in kept else self._read(space, one)[name]
 
             self.state[one.param] = LazyState(tuple(one.structure.nested), read)

@@ -40,6 +40,22 @@ class Param:
         """Whether a state is of its shape, and lies where it does."""
         return self.structure.paged[state].shape == tuple(self.param.shape)
 
+    def numbers_now(self) -> dict[str, Any]:
+        """Copies of its small values."""
+        kept = self.kept or {}
+        return {k: v.clone() if isinstance(v, Tensor) else v for k, v in kept.items()}
+
+    def take_numbers(self, values: dict[str, Any]) -> None:
+        """Into the tensors that are there: new ones, among what a step makes, would keep a heap
+        from shrinking."""
+        if self.kept is None:
+            self.kept = values
+        for path, value in values.items():
+            if isinstance(value, Tensor):
+                self.kept[path].copy_(value)
+            else:
+                self.kept[path] = value
+
     @property
     def nbytes(self) -> int:
         return sum(
@@ -117,11 +133,7 @@ class Held:
         placed = {
             k: like_parameter(v, one.param) if one.alike(k) else v for k, v in there.items()
         }
-        kept = {
-            path: value.clone() if isinstance(value, Tensor) else value
-            for path, value in (one.kept or {}).items()
-        }
-        return state_of(one.structure, {**placed, **kept})
+        return state_of(one.structure, {**placed, **one.numbers_now()})
 
     def take(self, one: Param, state: dict[str, Any]) -> dict[str, Any]:
         """What the step made of it, into the frames; the small values."""
