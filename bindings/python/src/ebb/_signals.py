@@ -5,8 +5,11 @@ from __future__ import annotations
 import contextlib
 import signal
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from types import FrameType
+from typing import Any
+
+Handler = Callable[[int, "FrameType | None"], Any]
 
 _NUMBERS = tuple(signal.Signals)
 _holding = False  # in the main thread
@@ -21,15 +24,27 @@ def held_back() -> Iterator[None]:
         yield  # handlers run in the main thread alone
         return
     came: list[tuple[int, FrameType | None]] = []
-    handlers = {int(n): h for n in _NUMBERS if callable(h := signal.getsignal(n))}
+    given = {int(n): signal.getsignal(n) for n in _NUMBERS}
+    handlers: dict[int, Handler] = {n: h for n, h in given.items() if callable(h)}
     try:
         _holding = True
         for number in handlers:
             signal.signal(number, lambda n, frame: came.append((n, frame)))
         yield
     finally:
-        for number, handler in handlers.items():
-            signal.signal(number, handler)
         _holding = False
+        _put_back(dict(handlers))
         for number, frame in came:
             handlers[number](number, frame)
+
+
+def _put_back(handlers: dict[int, Handler]) -> None:
+    """All of them, though one that is there again may raise at once."""
+    try:
+        while handlers:
+            number = next(iter(handlers))
+            signal.signal(number, handlers[number])
+            del handlers[number]
+    except BaseException:
+        _put_back(handlers)
+        raise

@@ -351,6 +351,34 @@ def leases() -> None:
     assert ebb.open(space.directory)["w5", "exp_avg"].torch().shape == (50, 100)
 
 
+@row("a lease to read: what would write it raises, what did is told")
+def read_only() -> None:
+    with ebb.swap.SwapSpace("read", budget="4MiB") as space:
+        buffer = space.register("w", shape=(10,), states=["m"])
+        space.open()
+        with space.acquire(buffer) as state:
+            state["m"].fill_(1.0)
+        with space.acquire(buffer, modify=False) as state:
+            m, out = state["m"], torch.zeros(10)
+            for writes in (lambda: m.fill_(7.0), lambda: m.__setitem__(0, 7.0),
+                           lambda: m[2:4].add_(1), lambda: torch.add(out, 1, out=m),
+                           lambda: torch._foreach_add_([m], 1.0), lambda: m.__itruediv__(2.0),
+                           lambda: nn.functional.relu(m, inplace=True)):
+                with raises(ebb.StateError, says=("w", "modify=False", "writes it")):
+                    writes()
+            out.copy_(m)
+            out += m
+            torch.add(m, 1, out=out)
+            assert out.tolist() == [2.0] * 10 and m.tolist() == [1.0] * 10
+        with raises(ebb.StateError, says=("w", "modify=False, and written")):
+            with space.acquire(buffer, modify=False) as state:
+                torch.ops.aten.add_.Tensor(state["m"], 1.0)
+        with space.acquire(buffer) as state:
+            state["m"].fill_(3.0)
+        with space.acquire(buffer, modify=False) as state:
+            assert state["m"].tolist() == [3.0] * 10
+
+
 @row("what `initial` raises is what open() raises, and nothing is left")
 def initial() -> None:
     def fails(buffer, state) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import ctypes
 import math
+import re
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -14,11 +15,18 @@ from torch import Tensor
 from ebb.errors import StateError
 
 
-class Term:
-    """While it lasts, memory may be used. `what`: whose."""
+# torch's names of what writes its first argument.
+_IN_PLACE = re.compile(
+    r"(?!__|requires_grad_|detach_|share_memory_).*[^_]_"
+    r"|__setitem__|__i(add|sub|mul|((true|floor)?div)|mod|pow|and|x?or|[lr]shift)__"
+)
 
-    def __init__(self, what: str) -> None:
-        self.what = what
+
+class Term:
+    """While it lasts, memory may be used. `what`: whose. modify: it may be written."""
+
+    def __init__(self, what: str, modify: bool) -> None:
+        self.what, self.modify = what, modify
         self.over = False
         self.memory: list[tuple[int, int]] = []  # addresses: first, behind the last
 
@@ -43,6 +51,7 @@ class Leased(Tensor):
                     f"a tensor of {term.what} was used when its lease was over",
                     hint="clone() keeps what is wanted behind it",
                 )
+        _check_written(func, args, kwargs or {})
         with torch._C.DisableTorchFunctionSubclass():
             answer = func(*args, **(kwargs or {}))
         return _views_marked(answer, terms.values())
@@ -52,7 +61,7 @@ def tensor_at(address: int | None, shape: Sequence[int], dtype: torch.dtype) -> 
     """A tensor over memory that is somebody else's."""
     count = math.prod(shape)
     if count == 0 or not address:
-        return torch.empty(tuple(shape), dtype=dtype)
+        return torch.empty(tuple(shape), dtype=dtype, device="cpu")
     memory = (ctypes.c_char * (count * dtype.itemsize)).from_address(address)
     return torch.frombuffer(memory, dtype=dtype).view(tuple(shape))
 
@@ -68,6 +77,18 @@ def _marked(tensor: Tensor, term: Term) -> Tensor:
     marked = tensor.as_subclass(Leased)
     marked._term = term
     return marked
+
+
+def _check_written(func: Callable[..., Any], args: Any, kwargs: dict[str, Any]) -> None:
+    """StateError where a call is to write what may only be read."""
+    name = getattr(func, "__name__", "")
+    in_place = _IN_PLACE.fullmatch(name) is not None or kwargs.get("inplace") is True
+    for term in _terms([args[:1] if in_place else (), kwargs.get("out")]):
+        if not term.modify:
+            raise StateError(
+                f"{term.what} was acquired with modify=False, and {name} writes it",
+                hint="acquire(buffer) is for what is changed; clone() gives a copy",
+            )
 
 
 def _terms(given: Any) -> Iterator[Term]:

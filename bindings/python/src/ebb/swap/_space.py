@@ -16,11 +16,13 @@ import torch
 from torch import Tensor
 
 from ebb import _abi, _library
+from ebb._paths import directory_of
 from ebb.errors import StateError, Unsupported, UsageError
 from ebb.torch._sizes import bytes_of
 from ebb.torch._world import World, connect, world_of
 
 from ._leased import Term, leased, tensor_at
+from ._loans import Loans
 
 DTYPES = {
     torch.float32: _abi.F32, torch.bfloat16: _abi.BF16, torch.float16: _abi.F16,
@@ -63,16 +65,32 @@ class Lease:
 
     def __init__(self, space: SwapSpace, buffer: Buffer, modify: bool) -> None:
         self.buffer = buffer
-        self._space, self._modify = space, modify
-        self._number, tensors = space._acquire(buffer, modify)
-        self._term = Term(f"the buffer {buffer.name}")
-        self.tensors = {state: leased(one, self._term) for state, one in tensors.items()}
+        self._space, self._loans = space, Loans(space)
+        self._term = Term(f"the buffer {buffer.name}", modify)
+        try:
+            self._plain = self._loans.take(buffer, modify)
+            self._versions = self._versions_now()
+        except BaseException:
+            self._loans.give_back(keep=False)
+            raise
+        self.tensors = {state: leased(one, self._term) for state, one in self._plain.items()}
 
     def release(self, keep: bool = True) -> None:
         """`keep`: what the tensors are now is the buffer's content, where they may be changed."""
-        if not self._term.over:
-            self._space._release(self._number, keep and self._modify)
-            self._term.over = True
+        if self._term.over:
+            return
+        self._term.over = True
+        written = self._versions_now() != self._versions
+        self._loans.give_back(keep)
+        if written and keep and not self._term.modify:
+            raise StateError(
+                f"{self._term.what} was acquired with modify=False, and written: it may have that,"
+                " or what it had, until it is written anew",
+                hint="acquire(buffer) is for what is changed",
+            )
+
+    def _versions_now(self) -> list[int]:
+        return [one._version for one in self._plain.values()]
 
     def __enter__(self) -> dict[str, Tensor]:
         return self.tensors
@@ -104,15 +122,16 @@ class SwapSpace:
         sources: Sequence[str | os.PathLike[str]] = (), tile: int | str = "1MiB", slots: int = 3,
         threads: int = 1, timeout: timedelta = timedelta(minutes=10),
     ) -> None:  # fmt: skip
-        self.directory = Path(directory)
+        self.directory = directory_of(directory, "directory")
         self.buffers: list[Buffer] = []
         self._budget, self._tile = bytes_of(budget, "budget"), bytes_of(tile, "tile")
-        self._sources = [os.fspath(source) for source in sources]
+        self._sources = [directory_of(source, "sources") for source in sources]
         self._slots, self._threads, self._timeout = slots, threads, timeout
         self._group = process_group
         self._world: World | None = None  # the group's
         self._ranks, self._handle = ctypes.c_void_p(), ctypes.c_void_p()
         self._pid = os.getpid()
+        self._changed = False  # since the last snapshot
         self.closed = False
 
     # --- before open() -------------------------------------------------------------------------
@@ -122,8 +141,8 @@ class SwapSpace:
         dtype: torch.dtype = torch.float32, rows: slice | None = None,
     ) -> Buffer:  # fmt: skip
         """States of a tensor of that shape, fp32 unless said. `rows`: which of its rows this rank
-        keeps; together the ranks keep each once. All ranks register the same tensors, in the same
-        order."""
+        keeps; together the ranks keep each once. A tensor of no dimensions is a row. All ranks
+        register the same tensors, in the same order."""
         if self._handle:
             raise StateError("buffers are registered before open()")
         given = dict(states) if isinstance(states, Mapping) else dict.fromkeys(states, dtype)
@@ -132,9 +151,9 @@ class SwapSpace:
                 raise Unsupported(f"{name} ({state}): {kind} cannot be stored")
         whole = tuple(shape)
         first, end, step = (rows or slice(None)).indices(whole[0] if whole else 1)
-        if step != 1 or (rows is not None and not whole):
+        if step != 1:
             raise UsageError(f"{name}: rows={rows} of {whole}: rows side by side are kept")
-        mine = (max(0, end - first), *whole[1:]) if whole else ()
+        mine = (max(0, end - first), *whole[1:]) if whole or end <= first else ()
         self.buffers.append(Buffer(len(self.buffers), name, mine, given, whole, first))
         return self.buffers[-1]
 
@@ -150,7 +169,7 @@ class SwapSpace:
 
         def fill(_: Any, number: int, places: Any) -> int:
             buffer = self.buffers[number]
-            term = Term(f"the buffer {buffer.name}")
+            term = Term(f"the buffer {buffer.name}", modify=True)
             try:
                 tensors = buffer.tensors([places[i] for i in range(len(buffer.states))])
                 if initial is not None:
@@ -201,6 +220,7 @@ class SwapSpace:
         still being written. `step` counts up wherever something was changed."""
         begun = ctypes.c_int32()
         self._call("ebb_swap_snapshot", step, ctypes.byref(begun))
+        self._changed = self._changed and begun.value == 0
         return begun.value != 0
 
     def wait_snapshot(self) -> int:
@@ -277,6 +297,13 @@ class SwapSpace:
 
     def _release(self, number: int, keep: bool) -> None:
         self._call("ebb_swap_release", number, int(keep))
+        self._changed = self._changed or keep
+
+    def _changed_anywhere(self) -> bool:
+        """[C] Whether any rank released what it changed since the last snapshot."""
+        least = ctypes.c_int64()
+        _library.call("ebb_ranks_agree", self._ranks, int(not self._changed), ctypes.byref(least))
+        return least.value == 0
 
     def _config(self) -> _abi.SwapConfig:
         parts = [self._part(b, s, d) for b in self.buffers for s, d in b.states.items()]

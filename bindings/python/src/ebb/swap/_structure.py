@@ -12,6 +12,9 @@ from torch import Tensor
 
 from ebb.errors import Unsupported
 
+# Python's numbers that state, or a group, may have, and what they are stored as.
+PLAIN: dict[type, torch.dtype] = {bool: torch.bool, int: torch.int64, float: torch.float64}
+
 
 @dataclass(frozen=True)
 class Paged:
@@ -30,13 +33,28 @@ class Paged:
         return torch.empty_strided(self.shape, self.strides, dtype=self.dtype,
                                    device=device).copy_(there)  # fmt: skip
 
+    def laid_out(self, memory: Tensor) -> Tensor:
+        """A contiguous tensor's memory as one that lies as the optimizer's does."""
+        dense = sum((e - 1) * s for e, s in zip(self.shape, self.strides)) < memory.numel()
+        if 0 in self.shape or memory.shape != self.shape or not dense:
+            return memory
+        return memory.as_strided(self.shape, self.strides)
+
 
 @dataclass(frozen=True)
 class Kept:
-    """A number, or a tensor of one, that stays in memory. dtype: of the tensor; None: Python's."""
+    """A number that stays in memory, or a tensor of one. device: of the tensor; None: it is
+    Python's."""
 
-    dtype: torch.dtype | None
-    kind: str  # "int", "float", "bool"
+    dtype: torch.dtype
+    device: torch.device | None = None
+
+    def own(self, value: Any) -> Any:
+        """The number, or a tensor of it, as one that nobody else has."""
+        plain = value.item() if isinstance(value, Tensor) else value
+        if self.device is not None:
+            return torch.tensor(plain, dtype=self.dtype, device=self.device)
+        return next(kind for kind, dtype in PLAIN.items() if dtype == self.dtype)(plain)
 
 
 @dataclass(frozen=True)
@@ -59,12 +77,19 @@ def structure_of(state: Mapping[str, Any], name: str) -> Structure:
     kept: dict[str, Kept] = {}
 
     def one(path: str, value: Any) -> Any:
+        if isinstance(value, Tensor) and value.layout is not torch.strided:
+            raise Unsupported(
+                f"{name}: its state {path} is {value.layout}, which cannot be paged",
+                hint="dense gradients make dense state: nn.Embedding(sparse=False)",
+            )
         if isinstance(value, Tensor) and value.dim() > 0:
             paged[path] = Paged(tuple(value.shape), value.dtype, value.stride())
         elif isinstance(value, Tensor):
-            kept[path] = Kept(value.dtype, _kind(value.dtype, f"{name}: {path}"))
-        elif type(value) in (bool, int, float):
-            kept[path] = Kept(None, type(value).__name__)
+            if value.is_complex():
+                raise Unsupported(f"{name}: its state {path} is complex, which cannot be paged")
+            kept[path] = Kept(value.dtype, value.device)
+        elif type(value) in PLAIN:
+            kept[path] = Kept(PLAIN[type(value)])
         elif value is None or isinstance(value, str):
             return value
         else:
@@ -88,7 +113,8 @@ def values_of(state: Mapping[str, Any], structure: Structure, name: str) -> dict
 
     nested = _mapped(dict(state), one)
     whole = nested == structure.nested and len(found) == len(structure.paged) + len(structure.kept)
-    if not whole or any(not _fits(found[k], want) for k, want in structure.paged.items()):
+    fits = whole and all(_fits(found[k], want) for k, want in structure.paged.items())
+    if not fits or not all(_is_number(found[k]) for k in structure.kept):
         raise Unsupported(
             f"{name}: its state is not what it was found to be: {_said(state)}",
             hint="optimizers whose state changes its kind from step to step cannot be paged",
@@ -118,20 +144,16 @@ def _join(path: str, key: Any) -> str:
     return f"{path}.{key}" if path else str(key)
 
 
-def _kind(dtype: torch.dtype, what: str) -> str:
-    if dtype == torch.bool:
-        return "bool"
-    if dtype.is_complex:
-        raise Unsupported(f"{what} is complex")
-    return "float" if dtype.is_floating_point else "int"
-
-
 def _fits(value: Any, wanted: Paged) -> bool:
     return (
         isinstance(value, Tensor)
         and tuple(value.shape) == wanted.shape
         and value.dtype == wanted.dtype
     )
+
+
+def _is_number(value: Any) -> bool:
+    return value.numel() == 1 if isinstance(value, Tensor) else type(value) in PLAIN
 
 
 def _said(state: Mapping[str, Any]) -> str:
