@@ -26,7 +26,7 @@ from ._blobs import Blobs
 from ._description import describe, named
 from ._engine import Plan
 from ._export import Exports
-from ._gradients import gradient_of
+from ._gradients import gradients_of
 from ._options import Options
 from ._rescue import Rescue
 from ._run import Beginning, Run
@@ -411,8 +411,7 @@ class Optimizer(Rescue, torch.optim.Optimizer):
         run = self._opened()
         self._check_unchanged()
         self._make_up(run)
-        every = zip(run.of.names, run.of.params, run.shapes)
-        gradients = [gradient_of(*one, self._said) for one in every]
+        gradients = gradients_of(run.of.names, run.of.params, run.shapes, self._said)
         run.begin_step(gradients, self._options.max_norm)
         self._end_step(run, began)
         self._exports.look()
@@ -433,8 +432,8 @@ class Optimizer(Rescue, torch.optim.Optimizer):
         self, run: Run, result: Any, gradients: Sequence[Tensor | None], began: float
     ) -> None:
         self.last = StepInfo(
-            run.steps, float(result.norm), float(result.clip), bool(result.skipped),
-            time.perf_counter() - began, *run.paged(),
+            run.steps_at(int(result.step)), float(result.norm), float(result.clip),
+            bool(result.skipped), time.perf_counter() - began, *run.paged(),
         )  # fmt: skip
         if self.last.skipped:
             self._said.skipped(run.of.names, gradients)

@@ -108,7 +108,11 @@ class Run:
     @property
     def steps(self) -> int:
         """Of the state, those that it took before it came into this store, too."""
-        return self.taken + self._steps_before
+        return self.steps_at(self.taken)
+
+    def steps_at(self, taken: int) -> int:
+        """The same, where it is known what the store counts: about() lists parameters."""
+        return taken + self._steps_before
 
     @property
     def taken(self) -> int:
