@@ -474,15 +474,15 @@ def surroundings() -> None:
 
 @row("Ctrl-C at any moment: the next step is made, a lease can be taken again", limit=90)
 def interrupted() -> None:
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # or what else raises
+    for number in (both := (signal.SIGINT, signal.SIGTERM)):  # a background job ignores the first
+        signal.signal(number, signal.default_int_handler)
     lost = 0  # Python ignores what a handler raises in a finalizer
     for round_ in range(40):
         model = Three()
         one = paged(AdamW, model.named_parameters(), f"ctrl-c-{round_}", lr=1e-2)
         steps(model, one, 0, 1)
-        delay = 0.0005 * (1 + round_ % 7)
-        number = (signal.SIGINT, signal.SIGTERM)[round_ % 2]
-        timer = threading.Timer(delay, os.kill, (os.getpid(), number))
+        sent = os.getpid(), both[round_ % 2]
+        timer = threading.Timer(0.0005 * (1 + round_ % 7), os.kill, sent)
         try:
             timer.start()
             for _ in range(2000):
