@@ -411,5 +411,26 @@ def one_bad_rank() -> str:
     return "; ".join(figures)
 
 
+@row("what looks at states or replaces a list by its like is no misuse")
+def harmless() -> None:
+    import ebb.torch
+    model = seeded(Net)
+    opt = ebb.torch.Muon(ebb.torch.groups(model), lr=0.02, swap="swap", budget="least")
+    for _ in range(4):
+        for param in model.parameters():
+            param.grad = torch.ones_like(param)
+        opt.step()
+        with torch.inference_mode():
+            norms = [s["momentum_buffer"].norm() for s in opt.state.values()
+                     if "momentum_buffer" in s]
+        assert norms and all(bool(n.isfinite()) for n in norms)
+        opt.param_groups = list(opt.param_groups)
+        opt.param_groups[0].update(betas=(0.9, 0.999))
+        assert opt.param_groups[0]["momentum"] == 0.9
+    opt.close()
+    with raises(TypeError, says="timedelta"):
+        ebb.torch.AdamW(model, swap="other", peer_timeout=30)
+
+
 if __name__ == "__main__":
     run_rows()

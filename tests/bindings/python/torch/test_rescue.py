@@ -1,5 +1,7 @@
 """ebb.torch where the disk fails in the middle of a step."""
+import copy
 import resource
+import warnings
 from collections.abc import Callable
 from contextlib import contextmanager
 from pathlib import Path
@@ -118,6 +120,46 @@ def goes_back() -> str:
         opt.snapshot(wait=True)
     check_same(weights_of(model), undisturbed(5), "weights")
     return "5 steps"
+
+
+@row("abandon_step() behind a loaded state counts as the snapshot did, and says what was lost")
+def counts() -> str:
+    model = model_of()
+    opt = optimizer_of(model, "swap")
+    train(model, opt, 0, 3)
+    saved = copy.deepcopy(opt.state_dict())
+    train(model, opt, 3, 5)
+    opt.snapshot(wait=True)
+    opt.load_state_dict(saved)
+    assert opt.steps == 3
+    stopped(model, opt, 3)
+    opt.abandon_step()
+    assert opt.steps == 5 and opt.state_dict()["ebb"]["step"] == 5, opt.steps
+    train(model, opt, 5, 6)
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        opt.close()
+    assert any("1 steps since the last snapshot" in str(one.message) for one in said), said
+    return "5 steps, and one that is lost"
+
+
+@row("parameters that were written behind a stopped step are missed")
+def edited() -> str:
+    wanted = undisturbed(4)
+    for masters in ("engine", "parameters"):
+        model = model_of()
+        with optimizer_of(model, masters, masters=masters) as opt:
+            train(model, opt, 0, 2)
+            opt.snapshot(wait=True)
+            stopped(model, opt, 2)
+            with torch.no_grad():
+                model[0].bias.add_(1)
+            assert "parameters" in str(raised(ebb.StateError, opt.continue_step))
+            opt.abandon_step()
+            train(model, opt, 2, 4)
+            opt.snapshot(wait=True)
+        check_same(weights_of(model), wanted, masters)
+    return "refused, then back and on"
 
 
 @row("save_to() takes the state of a stopped step to another disk")

@@ -390,5 +390,21 @@ def initial() -> None:
     assert not list(Path("failed").glob("store-*"))
 
 
+class Logs(torch.optim.SGD):
+    """Keeps on itself what no step needs."""
+
+    def step(self, closure=None):
+        self.t = getattr(self, "t", 0) + 1
+        self.norms = [p.grad.norm() for g in self.param_groups for p in g["params"]
+                      if p.grad is not None]
+        self.told = lambda: self.t
+        return super().step(closure)
+
+
+@row("a class that keeps a log on itself is paged, with the bits of its own")
+def logs() -> None:
+    check_beside(Logs, dict(lr=0.1, momentum=0.9), "logs")
+
+
 if __name__ == "__main__":
     run_rows()

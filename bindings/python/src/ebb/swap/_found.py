@@ -3,7 +3,7 @@ and whether it steps each parameter as if it were alone."""
 
 from __future__ import annotations
 
-from collections import deque
+import copy
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -97,20 +97,21 @@ def check_steps_alone(make: Any, kind: str, shapes: Iterable[tuple[int, ...]]) -
     for shape in {_small(one) for one in shapes}:
         with torch.random.fork_rng(devices=[]):
             try:
-                together, numbers, kept = _stepped(make, shape, [[0, 1]])
-                alone, _, _ = _stepped(make, shape, [[0], [1]])
+                together, numbers = _stepped(make, shape, [[0, 1]])
+                alone, _ = _stepped(make, shape, [[0], [1]])
+                resumed, _ = _stepped(make, shape, [[0, 1]], anew=True)
             except Exception as why:
                 raise Unsupported(
                     f"{kind} cannot be paged: a step of a parameter of shape {shape} with"
                     f" a gradient raises {type(why).__name__}: {why}"
                 ) from why
-        if kept:
+        if not _same(together, resumed):
             raise Unsupported(
-                f"{kind} cannot be paged: its steps change {', '.join(kept)}, which are"
-                " part of no parameter's state",
+                f"{kind} cannot be paged: its steps need what it keeps outside of its parameters'"
+                " states and its groups' numbers",
                 hint="what it counts can be paged in self.state[p], or as a number of its group",
             )
-        if not all(torch.equal(a, b) for a, b in zip(together, alone)):
+        if not _same(together, alone):
             raise Unsupported(
                 f"{kind} cannot be paged: its step of a parameter depends on the other"
                 " parameters, which are not in memory with it"
@@ -123,32 +124,34 @@ def _small(shape: tuple[int, ...]) -> tuple[int, ...]:
     return tuple(min(extent, 4) for extent in shape)
 
 
+def _same(some: list[Tensor], others: list[Tensor]) -> bool:
+    return all(torch.equal(a, b) for a, b in zip(some, others))
+
+
 def _stepped(
-    make: Any, shape: tuple[int, ...], parted: list[list[int]]
-) -> tuple[list[Tensor], set[str], list[str]]:
-    """Two parameters, the same each time, stepped by an optimizer for each of `parted`; which of
-    their groups' numbers the steps changed, and what else beside state."""
+    make: Any, shape: tuple[int, ...], parted: list[list[int]], anew: bool = False
+) -> tuple[list[Tensor], set[str]]:
+    """Two parameters, the same each time, stepped by an optimizer for each of `parted`, or `anew`
+    by another one in each step, as one that is resumed; which of their groups' numbers the steps
+    changed."""
     torch.default_generator.manual_seed(1)  # torch.manual_seed() goes to all devices
     drawn = [torch.randn(2, *shape, device="cpu") for _ in range(1 + _STEPS)]
     params = [torch.nn.Parameter(drawn[0][i].clone()) for i in range(2)]
     numbers: set[str] = set()
-    others: list[str] = []
     for mine in parted:
         optimizer = make([params[i] for i in mine])
-        before = _numbers(optimizer)
-        for step, gradients in enumerate(drawn[1:]):
+        group = optimizer.param_groups[0]
+        others = {k: v for k, v in group.items() if k != "params" and type(v) not in PLAIN}
+        before, others = _numbers(optimizer), copy.deepcopy(others)
+        for gradients in drawn[1:]:
             for i in mine:
                 params[i].grad = gradients[i].clone()
+            if anew:
+                optimizer = _resumed(make, optimizer, others)
             step_alone(optimizer)
-            if step == 0:  # what the first one finds out, any instance does
-                once = _others(optimizer)
-        numbers |= set(_changed(before, _numbers(optimizer)))
-        others += _changed(once, _others(optimizer))
-    return [param.detach() for param in params], numbers, others
-
-
-def _changed(before: dict[str, Any], behind: dict[str, Any]) -> list[str]:
-    return [k for k, v in behind.items() if k not in before or v != before[k]]
+        behind = _numbers(optimizer)
+        numbers |= {k for k, v in behind.items() if k not in before or v != before[k]}
+    return [param.detach() for param in params], numbers
 
 
 def _numbers(optimizer: torch.optim.Optimizer) -> dict[str, Any]:
@@ -156,25 +159,12 @@ def _numbers(optimizer: torch.optim.Optimizer) -> dict[str, Any]:
     return {k: v for k, v in optimizer.param_groups[0].items() if type(v) in PLAIN}
 
 
-def _others(optimizer: torch.optim.Optimizer) -> dict[str, str]:
-    """What it has beside its state and numbers of its group, as text, by name."""
-    group = optimizer.param_groups[0]
-    torchs = vars(torch.optim.SGD(group["params"]))
-    known = [*group["params"], optimizer.state, optimizer.param_groups, optimizer.defaults]
-    own = {f"self.{k}": v for k, v in vars(optimizer).items() if k not in torchs}
-    own |= {f"group[{k!r}]": v for k, v in group.items() if type(v) not in PLAIN and k != "params"}
-    return {k: _as_text(v, {id(one) for one in known}) for k, v in own.items()}
-
-
-def _as_text(value: Any, seen: set[int]) -> str:
-    if id(value) in seen:
-        return ""
-    if isinstance(value, Tensor):
-        return repr(value.tolist() if value.layout is torch.strided else value)
-    if isinstance(value, (list, tuple, set, deque)):
-        return str([_as_text(one, seen | {id(value)}) for one in value])
-    if isinstance(value, dict):
-        return _as_text([one for item in value.items() for one in item], seen | {id(value)})
-    if hasattr(value, "__dict__") and not callable(value):
-        return _as_text(vars(value), seen | {id(value)})
-    return repr(value)
+def _resumed(
+    make: Any, optimizer: torch.optim.Optimizer, others: dict[str, Any]
+) -> torch.optim.Optimizer:
+    """One that has what is paged: states, and numbers of the group, whose `others` are as at
+    first."""
+    made: torch.optim.Optimizer = make(optimizer.param_groups[0]["params"])
+    made.state.update(optimizer.state)
+    made.param_groups[0].update({**_numbers(optimizer), **copy.deepcopy(others)})
+    return made

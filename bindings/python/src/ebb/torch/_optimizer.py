@@ -224,7 +224,8 @@ class Optimizer(Rescue, torch.optim.Optimizer):
 
     def __del__(self) -> None:
         # At the interpreter's end peers may live on, and a forked child has nothing to close.
-        if getattr(self, "_run", None) is not None and not sys.is_finalizing():
+        # Lightning's wrapper is of this class, too, and asks the optimizer for what it has not.
+        if vars(self).get("_run") is not None and not sys.is_finalizing():
             self.close()
 
     def __getstate__(self) -> Any:

@@ -52,6 +52,8 @@ class Options:
         _one_of("momentum_dtype", self.momentum_dtype, tuple(_DTYPES))
         if self.device_budget is not None:
             self._check_device()
+        if not isinstance(self.peer_timeout, (timedelta, type(None))):
+            raise TypeError(f"peer_timeout={self.peer_timeout!r}: a datetime.timedelta")
         if not self.max_norm >= 0:
             raise ValueError(f"max_norm={self.max_norm!r}: 0, or the norm to clip to")
         if self.slots < 2 or (self.threads is not None and self.threads < 1):

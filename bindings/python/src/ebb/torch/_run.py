@@ -67,7 +67,7 @@ class Run:
         self._rates = [rates(group) for group in groups]
         self.marked = 0  # the step of the last snapshot that was begun here
         self.lost_counts = self._take_pageds() and "adamw" in of.algorithms
-        self._steps_before = int(self.engine.blob(_BEFORE) or 0)
+        self._steps_before = self._read_steps_before()
         self._stepped = False
         self._under_way: list[Tensor | None] | None = None  # gradients, which the engine reads
         self._left: list[int] | None = None  # their versions, where Ctrl-C left the step
@@ -118,6 +118,9 @@ class Run:
     def taken(self) -> int:
         """Of the steps, those that this store counts."""
         return int(self.engine.about()["step"])
+
+    def _read_steps_before(self) -> int:
+        return int(self.engine.blob(_BEFORE) or 0)
 
     def reference(self, generation: int) -> dict[str, Any]:
         """To a generation that has the present state."""
@@ -197,9 +200,12 @@ class Run:
 
     def continue_step(self) -> Any:
         """[C] The result of the step that an error of the disk stopped, to its end."""
-        if self._stopped is not None and self._stopped[1] != _versions(self._stopped[0]):
+        gradients, versions = self._stopped or ([], [])
+        read = versions == _versions(gradients)
+        if self._stopped is not None and (not read or self._versions != self._versions_now()):
             raise StateError(
-                "gradients were written behind the step that was stopped, which reads them",
+                f"{'parameters' if read else 'gradients'} were written behind the step that was"
+                " stopped, which goes on with what they were",
                 hint="abandon_step() goes back to the last snapshot",
             )
         result = self.engine.continue_step()
@@ -211,6 +217,8 @@ class Run:
         """[C]"""
         self.engine.abandon()
         self._stopped = None
+        self.marked = self.engine.committed()[1]
+        self._steps_before = self._read_steps_before()
         self._hand_out()
 
     def save_to(self, swap: Any) -> None:

@@ -59,6 +59,13 @@ def fixed(group: Group) -> dict[str, str]:
     return {**said, "nesterov": "yes" if group["nesterov"] else "no"}
 
 
+@functools.cache
+def fixed_keys() -> frozenset[str]:
+    """Of a group, those that fixed() and its algorithm follow from."""
+    others = (*TORCH_MUONS, "algorithm", "nesterov", "preset", "split")
+    return frozenset((*_preset_settings(), *others)) - {"lr", "weight_decay", "momentum", "eps"}
+
+
 def _steps(group: Group) -> dict[str, str]:
     """Newton-Schulz' steps, where a group says of them what torch's does."""
     given, known = group.get("ns_coefficients"), preset(group["preset"])
@@ -177,6 +184,10 @@ class MuonGroup(Group):
             super().__setitem__("momentum", value[0])
         elif key == "momentum" and "betas" in self:
             super().__setitem__("betas", (value, *self["betas"][1:]))
+
+    def update(self, *given: Any, **named: Any) -> None:
+        for key, value in dict(*given, **named).items():
+            self[key] = value
 
     def __reduce__(self) -> Any:
         return MuonGroup, (dict(self),)

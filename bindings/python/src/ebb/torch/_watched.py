@@ -14,7 +14,7 @@ from ebb.errors import StateError
 
 from . import _state
 from ._placements import local
-from ._settings import fixed, preset
+from ._settings import fixed, fixed_keys, preset
 
 _ANEW = (
     "set it back; or snapshot(wait=True), close(), and make the optimizer anew with resume='store':"
@@ -24,8 +24,6 @@ _RESET = (
     "clone() what you compute with. opt.load_state_dict() takes states; with {'state': {},"
     " 'param_groups': opt.state_dict()['param_groups']} all begin anew"
 )
-
-
 class Watched:
     """Groups and states of an optimizer whose engine has just been opened."""
 
@@ -35,6 +33,8 @@ class Watched:
         self._groups = of.param_groups
         self._params = [list(group["params"]) for group in self._groups]
         self._fixed = [_fixed(group) for group in self._groups]
+        self._keys = fixed_keys()
+        self._said: list[dict[str, Any]] = [{} for _ in self._groups]  # what was found to be that
         self._handed: list[tuple[str, Tensor, int]] = []
         self._fill()
 
@@ -46,6 +46,8 @@ class Watched:
 
     def hand_out(self, what: str, tensor: Tensor) -> Tensor:
         """The tensor, whose changes are counted."""
+        if tensor.is_inference():  # it cannot be written where anybody counts
+            return tensor
         mine, counter = _state.counted(local(tensor))
         self._handed.append((what, counter, counter._version))
         return _state.like_parameter(mine, tensor)
@@ -53,7 +55,8 @@ class Watched:
     def check(self) -> None:
         """StateError where a step would not be what the groups or the states say now."""
         self.check_states()
-        if self._of.param_groups is not self._groups or len(self._groups) != len(self._params):
+        groups = self._of.param_groups
+        if len(groups) != len(self._params) or not all(map(operator.is_, groups, self._groups)):
             raise StateError("there are other groups than when the engine opened", hint=_ANEW)
         for number, (group, params) in enumerate(zip(self._groups, self._params)):
             now = group["params"]
@@ -65,8 +68,12 @@ class Watched:
 
     def check_settings(self, number: int, group: dict[str, Any]) -> None:
         """Of what a group is, or shall become."""
+        said = {key: group[key] for key in group if key in self._keys}
+        if said == self._said[number]:
+            return
         before, now = self._fixed[number], _fixed(group)
         if before == now:
+            self._said[number] = said
             return
         for key in sorted({*before, *now}):
             if before.get(key) != now.get(key):
