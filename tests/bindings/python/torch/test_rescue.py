@@ -56,7 +56,7 @@ def train(model, opt, first: int, last: int) -> None:
 
 def undisturbed(steps: int):
     model = model_of()
-    with optimizer_of(model, "undisturbed") as opt:
+    with optimizer_of(model, "undisturbed", resume="discard") as opt:
         train(model, opt, 0, steps)
         opt.snapshot(wait=True)
     return weights_of(model)
@@ -72,53 +72,56 @@ def stopped(model, opt, step: int) -> None:
     assert "continue_step()" in said.hint and "abandon_step()" in said.hint, said.hint
 
 
+def begun(swap: str, **options):
+    """Two steps, and a snapshot of them."""
+    model = model_of()
+    opt = optimizer_of(model, swap, **options)
+    train(model, opt, 0, 2)
+    opt.snapshot(wait=True)
+    return model, opt
+
+
+def ends_as_undisturbed(model, opt, first: int, last: int, what: str = "weights") -> None:
+    train(model, opt, first, last)
+    opt.snapshot(wait=True)
+    opt.close()
+    check_same(weights_of(model), undisturbed(last), what)
+
+
 @row("a step that the disk stopped goes on with the bits of an undisturbed one")
 def goes_on() -> str:
-    model = model_of()
-    with optimizer_of(model, "swap") as opt:
-        train(model, opt, 0, 3)
-        stopped(model, opt, 3)
-        opt.continue_step()
-        assert opt.steps == opt.last.step == 4, (opt.steps, opt.last)
-        train(model, opt, 4, 6)
-        opt.snapshot(wait=True)
-    check_same(weights_of(model), undisturbed(6), "weights")
+    model, opt = begun("swap")
+    train(model, opt, 2, 3)
+    stopped(model, opt, 3)
+    opt.continue_step()
+    assert opt.steps == opt.last.step == 4, (opt.steps, opt.last)
+    ends_as_undisturbed(model, opt, 4, 6)
     return "6 steps"
 
 
 @row("gradients that were cleared between are missed")
 def cleared() -> str:
-    model = model_of()
-    with optimizer_of(model, "swap") as opt:
-        train(model, opt, 0, 2)
-        opt.snapshot(wait=True)
-        stopped(model, opt, 2)
-        for param in model.parameters():
-            param.grad.zero_()
-        raised(ebb.StateError, opt.continue_step)
-        opt.abandon_step()
-        assert opt.steps == 2
-        train(model, opt, 2, 4)
-        opt.snapshot(wait=True)
-    check_same(weights_of(model), undisturbed(4), "weights")
+    model, opt = begun("swap")
+    stopped(model, opt, 2)
+    for param in model.parameters():
+        param.grad.zero_()
+    raised(ebb.StateError, opt.continue_step)
+    opt.abandon_step()
+    assert opt.steps == 2
+    ends_as_undisturbed(model, opt, 2, 4)
     return "refused, then back and on"
 
 
 @row("abandon_step() goes back to the snapshot, parameters too")
 def goes_back() -> str:
-    model = model_of()
-    with optimizer_of(model, "swap") as opt:
-        train(model, opt, 0, 2)
-        opt.snapshot(wait=True)
-        before = weights_of(model)
-        train(model, opt, 2, 3)
-        stopped(model, opt, 3)
-        opt.abandon_step()
-        assert opt.steps == 2
-        check_same(weights_of(model), before, "weights")
-        train(model, opt, 2, 5)
-        opt.snapshot(wait=True)
-    check_same(weights_of(model), undisturbed(5), "weights")
+    model, opt = begun("swap")
+    before = weights_of(model)
+    train(model, opt, 2, 3)
+    stopped(model, opt, 3)
+    opt.abandon_step()
+    assert opt.steps == 2
+    check_same(weights_of(model), before, "weights")
+    ends_as_undisturbed(model, opt, 2, 5)
     return "5 steps"
 
 
@@ -145,28 +148,20 @@ def counts() -> str:
 
 @row("parameters that were written behind a stopped step are missed")
 def edited() -> str:
-    wanted = undisturbed(4)
     for masters in ("engine", "parameters"):
-        model = model_of()
-        with optimizer_of(model, masters, masters=masters) as opt:
-            train(model, opt, 0, 2)
-            opt.snapshot(wait=True)
-            stopped(model, opt, 2)
-            with torch.no_grad():
-                model[0].bias.add_(1)
-            assert "parameters" in str(raised(ebb.StateError, opt.continue_step))
-            opt.abandon_step()
-            train(model, opt, 2, 4)
-            opt.snapshot(wait=True)
-        check_same(weights_of(model), wanted, masters)
+        model, opt = begun(masters, masters=masters)
+        stopped(model, opt, 2)
+        with torch.no_grad():
+            model[0].bias.add_(1)
+        assert "parameters" in str(raised(ebb.StateError, opt.continue_step))
+        opt.abandon_step()
+        ends_as_undisturbed(model, opt, 2, 4, masters)
     return "refused, then back and on"
 
 
 @row("save_to() takes the state of a stopped step to another disk")
 def moves() -> str:
-    model = model_of()
-    opt = optimizer_of(model, "swap")
-    train(model, opt, 0, 2)
+    model, opt = begun("swap")
     stopped(model, opt, 2)
     opt.save_to("other")
     opt.continue_step()
@@ -176,11 +171,9 @@ def moves() -> str:
     opt.state_dict()
     opt.close()
     again = model_of()
-    with optimizer_of(again, "other", resume="store") as opt:
-        opt.open()
-        train(again, opt, 4, 6)
-        opt.snapshot(wait=True)
-    check_same(weights_of(again), undisturbed(6), "weights")
+    opt = optimizer_of(again, "other", resume="store")
+    opt.open()
+    ends_as_undisturbed(again, opt, 4, 6)
     return "6 steps over two directories"
 
 

@@ -20,6 +20,7 @@ from ebb._signals import held_back
 from ebb._state_dict_hooks import calls_load_state_dict_hooks, calls_state_dict_hooks
 from ebb.errors import Busy, Error, Incomplete, LayoutError, StateError, Unsupported
 from ebb.torch import _state_dict
+from ebb.torch._groups import check_names
 from ebb.torch._placements import is_dtensor, local
 from ebb.torch._sizes import bytes_of
 from ebb.torch._state import LazyState, file_backed, like_parameter, mine_of
@@ -140,10 +141,7 @@ class Paged(torch.optim.Optimizer):
         group = self.param_groups[-1]
         if "param_names" not in group:
             raise ValueError("name the parameters: model.named_parameters()")
-        names = [name for one in self.param_groups for name in one["param_names"]]
-        if len(set(names)) != len(names):
-            twice = next(name for name in names if names.count(name) > 1)
-            raise ValueError(f"two parameters are named {twice}")
+        check_names(self.param_groups)
         self.defaults.update(self._kind.add_group(group))
 
     def __getstate__(self) -> Any:

@@ -126,3 +126,11 @@ def check_group(group: Group) -> list[str]:
                     " group with algorithm='adamw', or let ebb.torch.groups(model) divide them"
                 )
     return strange_keys(group)
+
+
+def check_names(groups: Iterable[dict[str, Any]]) -> None:
+    """ValueError for one that two parameters have."""
+    names = [name for group in groups for name in group["param_names"]]
+    if len(set(names)) != len(names):
+        twice = next(name for name in names if names.count(name) > 1)
+        raise ValueError(f"two parameters are named {twice}")

@@ -174,10 +174,7 @@ class Optimizer(Rescue, torch.optim.Optimizer):
 
     def _check_group(self, group: dict[str, Any]) -> None:
         strange = _groups.check_group(group)
-        names = [name for one in (*self.param_groups, group) for name in one["param_names"]]
-        if len(set(names)) != len(names):
-            twice = next(name for name in names if names.count(name) > 1)
-            raise ValueError(f"two parameters are named {twice}")
+        _groups.check_names([*self.param_groups, group])
         if len(set(map(id, group["params"]))) != len(group["params"]):
             raise ValueError("a group has a parameter twice, under two names: give it once")
         unread = _settings.UNREAD[group["algorithm"]]

@@ -71,7 +71,7 @@ class Run:
         self._stepped = False
         self._under_way: list[Tensor | None] | None = None  # gradients, which the engine reads
         self._left: list[int] | None = None  # their versions, where Ctrl-C left the step
-        self._stopped: tuple[list[Tensor], list[int]] | None = None  # where the disk stopped it
+        self._stopped: tuple[list[Tensor | None], list[int]] | None = None  # where the disk stopped it
         self._paged = (0, 0)
         self.paged()
         self._hand_out()
@@ -181,20 +181,20 @@ class Run:
         so: it goes on behind, with the gradients that are kept for it."""
         if self._under_way is None:
             return None
-        gradients = [gradient for gradient in self._under_way if gradient is not None]
+        under_way = self._under_way
         try:
             while not self.engine.step_ended(_SLICE_MS):
                 pass
         except BaseException:
-            self._left = self._left or _versions(gradients)
+            self._left = self._left or _versions(under_way)
             raise
         self._under_way, left, self._left = None, self._left, None
         try:
             result = self.engine.wait_step()
         except Error:
-            self._stopped = gradients, left or _versions(gradients)
+            self._stopped = under_way, left or _versions(under_way)
             raise
-        self._check_unwritten(left is None or left == _versions(gradients))
+        self._check_unwritten(left is None or left == _versions(under_way))
         self._hand_out()
         return result
 
@@ -477,8 +477,8 @@ class Run:
             raise
 
 
-def _versions(tensors: Sequence[Tensor]) -> list[int]:
-    return [tensor._version for tensor in tensors]
+def _versions(gradients: Sequence[Tensor | None]) -> list[int]:
+    return [gradient._version for gradient in gradients if gradient is not None]
 
 
 def _has_store(directory: Path) -> bool:
