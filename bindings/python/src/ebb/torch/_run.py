@@ -71,7 +71,8 @@ class Run:
         self._stepped = False
         self._under_way: list[Tensor | None] | None = None  # gradients, which the engine reads
         self._left: list[int] | None = None  # their versions, where Ctrl-C left the step
-        self._stopped: tuple[list[Tensor | None], list[int]] | None = None  # where the disk stopped it
+        # Both of a step that the disk stopped.
+        self._stopped: tuple[list[Tensor | None], list[int]] | None = None
         self._paged = (0, 0)
         self.paged()
         self._hand_out()
