@@ -137,13 +137,6 @@ struct ShardedReader::Wrapper {
   PickleId state = kNoPickle;
 };
 
-TorchTensor view_of(const TorchTensor& local, const PlacedBox& placed) {
-  TorchTensor view = local;
-  view.shape = placed.box.extent;
-  for (std::size_t i = 0; i < placed.at.size(); ++i) view.first += placed.at[i] * local.strides[i];
-  return view;
-}
-
 bool is_sharded_tensor(const PickleGraph& graph, PickleId id) {
   return !wrapper_arguments(graph, id).empty();
 }

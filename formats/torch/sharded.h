@@ -37,9 +37,6 @@ struct ShardedPart {
 // True for a node that is one, however it is wrapped.
 bool is_sharded_tensor(const PickleGraph& graph, PickleId id);
 
-// What lies in the box of a whole tensor, of the part that a rank has.
-TorchTensor view_of(const TorchTensor& local, const PlacedBox& placed);
-
 // Those of one file.
 class ShardedReader {
  public:

@@ -46,7 +46,7 @@ class SaidOfItem final : public torch_save::SaidOfParts {
     for (const PlacedBox& box : placed.boxes) {
       if (!inside({box.at, box.box.extent}, tensor.shape))
         return differs(tensor.dtype, tensor.shape, *parts);
-      part.shards.push_back({box.box, view_of(tensor, box)});
+      part.shards.push_back({box.box, tensor.part(box.at, box.box.extent)});
     }
     return std::optional(std::move(part));
   }

@@ -18,14 +18,15 @@ enum class Action : std::uint8_t {
   local,          // AdamW: moments and masters move, of elements that need no others
 };
 
-// To a tile, for an item; where second moments go to another rank, for a chunk (ShardOrder). A tile
-// of second moments has visits of several items; one of masters may have two, one that is streamed
-// one in each pass.
+// To a tile, for an item. A tile of second moments has visits of several items, or, where they go
+// to another rank, of several chunks; one of masters may have two, one that is streamed one in each
+// pass.
 struct Visit {
   std::uint64_t tile = 0;  // where there is none, the number of such a visit
-  std::uint32_t item = 0;
+  std::uint32_t item = 0;  // of read_moments and write_moments: none, they have a chunk
   Action action = Action::prepare;
   std::uint32_t pass = 1;   // over what is streamed
+  std::uint32_t chunk = 0;  // of ShardOrder, whose second moments travel
   std::uint64_t place = 0;  // on the line of StepOrder, or of AdamLine
   bool has_tile() const { return action != Action::emit_update; }
   // Whether the tile is not what it was behind it.

@@ -135,11 +135,11 @@ void StatePlan::order_visits() {
 
 std::uint64_t StatePlan::place(const Visit& visit) const {
   const std::uint64_t first = entry(visit).first;
-  const auto on_line = [&](Action leg, std::uint64_t element) {
-    return order().place(visit.item, leg, visit.pass, element);
+  const auto on_line = [&](Action action, std::uint64_t element) {
+    return order().place(visit.item, action, visit.pass, element);
   };
   const auto in_turn = [&](TileKind with) {
-    return order().length() / shard_order()->turns() * ShardOrder::turn_of(visit.item, with);
+    return order().length() / shard_order()->turns() * ShardOrder::turn_of(visit.chunk, with);
   };
   switch (visit.action) {
     case Action::decay:
@@ -173,7 +173,7 @@ std::vector<Visit> StatePlan::visits_to_shard_moments(std::uint64_t tile) const 
   std::vector<Visit> visits;
   for (const std::uint32_t chunk : chunks)
     for (const Action action : {Action::read_moments, Action::write_moments})
-      visits.push_back({tile, chunk, action});
+      visits.push_back({.tile = tile, .action = action, .chunk = chunk});
   return visits;
 }
 

@@ -1,9 +1,13 @@
 #include "ebb/libmuon/spec/presets.h"
 
+#include <algorithm>
 #include <array>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "ebb/formats/core/nearest.h"
+#include "ebb/formats/core/number_text.h"
 
 namespace ebb::libmuon {
 namespace {
@@ -245,19 +249,29 @@ Error unknown(std::string_view what, std::string_view name, const Named& all) {
           meant ? compose("did you mean {}?", *meant) : compose("there are {}", listed)};
 }
 
+std::vector<Coefficients> first_of(const Set& set, std::size_t iterations) {
+  std::vector<Coefficients> steps;
+  for (std::size_t i = 0; i < iterations; ++i) {
+    const std::size_t last = set.steps.size() - 1;
+    const bool again = set.beyond == Beyond::all_again;
+    steps.push_back(set.steps[again ? i % set.steps.size() : std::min(i, last)]);
+  }
+  return steps;
+}
+
+// Of the set that begins with those steps, another number; of none, the last one is made again.
+std::vector<Coefficients> with_number(std::vector<Coefficients> steps, std::size_t iterations) {
+  for (const Set& one : kSets)
+    if (first_of(one, steps.size()) == steps) return first_of(one, iterations);
+  steps.resize(iterations, steps.back());
+  return steps;
+}
+
 }  // namespace
 
 Result<std::vector<Coefficients>> coefficients(std::string_view set, std::size_t iterations) {
-  for (const Set& one : kSets) {
-    if (one.name != set) continue;
-    std::vector<Coefficients> steps;
-    for (std::size_t i = 0; i < iterations; ++i) {
-      const std::size_t last = one.steps.size() - 1;
-      const bool again = one.beyond == Beyond::all_again;
-      steps.push_back(one.steps[again ? i % one.steps.size() : std::min(i, last)]);
-    }
-    return steps;
-  }
+  for (const Set& one : kSets)
+    if (one.name == set) return first_of(one, iterations);
   return unknown("set of coefficients", set, kSets);
 }
 
@@ -293,7 +307,11 @@ Result<Spec> changed(const Spec& spec, std::string_view optimizer, std::string_v
 }  // namespace
 
 Result<MuonSpec> with_setting(const MuonSpec& spec, std::string_view name, std::string_view value) {
-  return changed(spec, "Muon", name, value, muon_from);
+  MuonSpec base = spec;
+  const auto count = formats::parse_number<std::size_t>(value);
+  if (name == "ns_steps" && count && *count <= kMaxIterations && !spec.iterations.empty())
+    base.iterations = with_number(spec.iterations, *count);
+  return changed(base, "Muon", name, value, muon_from);
 }
 Result<AdamSpec> with_setting(const AdamSpec& spec, std::string_view name, std::string_view value) {
   return changed(spec, "AdamW", name, value, adam_from);

@@ -28,7 +28,8 @@ std::span<const Preset> presets();
 Result<MuonSpec> preset(std::string_view name);
 
 // The spec with one setting changed, both as a group has them: "weight_decay", "0.1". Code::usage
-// names a setting that there is not, with the nearest, or a value that does not do.
+// names a setting that there is not, with the nearest, or a value that does not do. "ns_steps":
+// other iterations than the spec's are those of its set of coefficients; of none, the last again.
 Result<MuonSpec> with_setting(const MuonSpec& spec, std::string_view name, std::string_view value);
 Result<AdamSpec> with_setting(const AdamSpec& spec, std::string_view name, std::string_view value);
 

@@ -276,13 +276,13 @@ TEST(ShardOrder, LendsSecondMomentsToWhoComputes) {
         last = turn;
         if (visit.action == Action::read_moments) {
           EXPECT_FALSE(visit.changes());
-          EXPECT_EQ(last, 2u * visit.item);
-          EXPECT_TRUE(lent.emplace(visit.tile, visit.item).second);
+          EXPECT_EQ(last, 2u * visit.chunk);
+          EXPECT_TRUE(lent.emplace(visit.tile, visit.chunk).second);
         }
         if (visit.action == Action::write_moments) {
           EXPECT_TRUE(visit.changes());
-          EXPECT_EQ(last, 2u * visit.item + ShardOrder::kTurnsBetween);
-          EXPECT_TRUE(back.emplace(visit.tile, visit.item).second);
+          EXPECT_EQ(last, 2u * visit.chunk + ShardOrder::kTurnsBetween);
+          EXPECT_TRUE(back.emplace(visit.tile, visit.chunk).second);
         }
       }
       EXPECT_EQ(lent, back);

@@ -24,6 +24,7 @@ using libmuon::StateDTypes;
 using libmuon::StatePlan;
 using libmuon::TileEntry;
 using libmuon::TileKind;
+using libmuon::Visit;
 
 constexpr std::uint64_t kRoom = 1u << 28;  // for any two updates
 const StateDTypes kHalfMomentum = {{"momentum_buffer", DType::bf16}};
@@ -105,9 +106,9 @@ TEST(StatePlan, SchedulesTheMastersOfAnItemBehindTheMomentumOfTheNext) {
     const auto schedule = (*plan).schedule();
     std::vector<int> visited((*plan).tiles().size());
     std::map<std::pair<TileKind, std::uint32_t>, std::uint64_t> elems;
-    for (const auto& [tile, whose, what, pass, place] : schedule) {
-      ++visited[tile];
-      const TileEntry& entry = (*plan).tiles()[tile];
+    for (const Visit& visit : schedule) {
+      ++visited[visit.tile];
+      const TileEntry& entry = (*plan).entry(visit);
       if (entry.kind == TileKind::adam) continue;
       EXPECT_EQ((elems[{entry.kind, entry.item}]), entry.first) << "a tile out of order";
       elems[{entry.kind, entry.item}] += entry.count;
@@ -152,6 +153,17 @@ TEST(StatePlan, HoldsEverySecondMomentOnceInTheShapeOfItsOwn) {
       }
 }
 
+// M where momentum moves, W where masters do, and `other` at what else Muon visits.
+std::map<std::uint32_t, std::string> visits_of_items(const StatePlan& plan, char other) {
+  std::map<std::uint32_t, std::string> seen;
+  for (const Visit& visit : plan.schedule())
+    if (visit.action != Action::local)
+      seen[visit.item] += visit.action == Action::prepare  ? 'M'
+                          : visit.action == Action::finish ? 'W'
+                                                           : other;
+  return seen;
+}
+
 // Behind the last momentum, before the first masters, once for each item that has some.
 TEST(StatePlan, VisitsSecondMomentsBetweenTheMomentumOfAnItemAndItsMasters) {
   for (const std::uint64_t room : {std::uint64_t{1}, kRoom})
@@ -159,16 +171,11 @@ TEST(StatePlan, VisitsSecondMomentsBetweenTheMomentumOfAnItemAndItsMasters) {
       const auto plan =
           StatePlan::make(model_with_moments(), over(1, Policy::zero12), tile_bytes, Rank{0}, room);
       ASSERT_TRUE(plan);
-      std::map<std::uint32_t, std::string> seen;  // by item
       std::uint64_t tiles = 0;
       for (const TileEntry& entry : (*plan).tiles())
         tiles += entry.kind == TileKind::moments ? 1 : 0;
       EXPECT_EQ(tiles, 1u) << "all of them share it";
-      for (const auto& [tile, item, action, pass, place] : (*plan).schedule()) {
-        if (action != Action::local)
-          seen[item] += action == Action::prepare ? "M" : action == Action::finish ? "W" : "V";
-      }
-      for (const auto& [item, visits] : seen) {
+      for (const auto& [item, visits] : visits_of_items(*plan, 'V')) {
         const std::size_t at = visits.find('V');
         ASSERT_NE(at, visits.npos) << item;
         EXPECT_EQ(visits.substr(0, at).find('W'), visits.npos) << visits;
@@ -185,13 +192,9 @@ TEST(StatePlan, ReadsTheMastersOfAnItemBeforeItsMomentumWhereTheyDecayInTheGradi
   model.params[2].group = 2;  // b, which has an item of its own
   const auto plan = StatePlan::make(model, over(1, Policy::zero12), 4096, Rank{0}, kRoom);
   ASSERT_TRUE(plan);
-  std::map<std::uint32_t, std::string> seen;  // by item
-  for (const auto& [tile, item, action, pass, place] : (*plan).schedule())
-    if (action != Action::local)
-      seen[item] += action == Action::prepare ? "M" : action == Action::finish ? "W" : "w";
   const std::uint32_t tiles = 10;  // of 10,000 elements
   std::size_t decaying = 0;
-  for (const auto& [item, visits] : seen) {
+  for (const auto& [item, visits] : visits_of_items(*plan, 'w')) {
     const bool b = (*plan).items()[item].parts.front().param == 2;
     decaying += b ? 1 : 0;
     EXPECT_EQ(visits.find('w') != visits.npos, b) << visits;

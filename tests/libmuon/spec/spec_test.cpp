@@ -146,6 +146,30 @@ TEST(Spec, CoefficientsBeyondASetAreItsLastOrBeginAgain) {
   EXPECT_EQ(none.error().hint, "did you mean polar_express?");
 }
 
+TEST(Spec, ANumberOfIterationsIsASettingAndTheirSetGoesOn) {
+  const MuonSpec torch = *preset("torch");
+  for (const char* count : {"1", "5", "7", "32"}) {
+    const auto spec = with_setting(torch, "ns_steps", count);
+    ASSERT_TRUE(spec) << spec.error().message;
+    EXPECT_EQ(spec->iterations, *coefficients("simple", std::stoul(count)));
+  }
+  const MuonSpec dion = *preset("dion");
+  EXPECT_EQ(with_setting(dion, "ns_steps", "8")->iterations,
+            *coefficients("polar_express_safe", 8));
+  MuonSpec quintic = torch;
+  quintic.iterations = *coefficients("quintic", 3);
+  EXPECT_EQ(with_setting(quintic, "ns_steps", "7")->iterations, *coefficients("quintic", 7));
+  MuonSpec own = torch;
+  own.iterations = {{3, -3, 1}, {2, -1, 0}};
+  EXPECT_EQ(with_setting(own, "ns_steps", "3")->iterations[2], (Coefficients{2, -1, 0}));
+  for (const char* wrong : {"0", "33", "-1", "many"}) {
+    const auto none = with_setting(torch, "ns_steps", wrong);
+    ASSERT_FALSE(none) << wrong;
+    EXPECT_EQ(none.error().code, Code::usage);
+    EXPECT_NE(none.error().message.find("ns_steps"), std::string::npos) << none.error().message;
+  }
+}
+
 // DeepSpeed takes the norm in the dtype of the gradients, so `handed` says which.
 TEST(Spec, OnePresetOfDeepSpeedIsForGradientsInFp32AndInBf16) {
   const MuonSpec fp32 = *preset("deepspeed");

@@ -351,9 +351,12 @@ def more_arguments() -> str:
     for kind, key in ((ebb.torch.AdamW, "ns_steps"), (ebb.torch.Muon, "nesteroff")):
         with raises(TypeError, says=key):
             kind(model, swap="a", **{key: 5})
-    for settings in (dict(ns_steps=2), dict(adjust_lr_fn="no"), dict(ns_coefficients=(1, 2))):
-        with raises(ValueError, says=next(iter(settings))):
+    for settings in (dict(ns_steps=2.0), dict(adjust_lr_fn="no"), dict(ns_coefficients=(1, 2))):
+        with raises(TypeError, ValueError, says=next(iter(settings))):
             ebb.torch.Muon(model, swap="a", **settings)
+    for count in (0, 33):
+        with raises(ValueError, says="ns_steps"):
+            ebb.torch.Muon(model, swap="a", ns_steps=count).open()
     opt = ebb.torch.Muon(model, swap="a", precision="fp32", ns_steps=5, adjust_lr_fn="original")
     assert [group.get("precision") for group in opt.param_groups] == ["fp32", None]
     with raises(ValueError, says="twice"):

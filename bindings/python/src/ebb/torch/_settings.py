@@ -47,8 +47,8 @@ def fixed(group: Group) -> dict[str, str]:
     if group["algorithm"] != "muon":
         return {}
     others = _preset_settings()
-    said = {key: str(group[key]) for key in group if key in others and key not in OURS}
-    said.update(_steps(group))
+    said = _steps(group)  # their number first: it says which there are
+    said.update((key, str(group[key])) for key in group if key in others and key not in OURS)
     adjusted = group.get("adjust_lr_fn")
     if adjusted is not None:
         if adjusted not in _SCALES:
@@ -68,20 +68,17 @@ def fixed_keys() -> frozenset[str]:
 
 def _steps(group: Group) -> dict[str, str]:
     """Newton-Schulz' steps, where a group says of them what torch's does."""
-    given, known = group.get("ns_coefficients"), preset(group["preset"])
-    count = int(known.get("ns_steps", 0))
-    asked = group.get("ns_steps", count)
-    if count and int(asked) != count:
-        raise ValueError(
-            f"ns_steps={asked}: preset {group['preset']!r} makes {count} steps of Newton-Schulz,"
-            " and another number is not made"
-        )
+    given, made = group.get("ns_coefficients"), preset(group["preset"]).get("ns_steps", "0")
+    count = group.get("ns_steps", int(made))
+    if not isinstance(count, int):
+        raise TypeError(f"ns_steps={count!r}: a whole number")
+    said = {} if str(count) == made else {"ns_steps": str(count)}
     if given is None:
-        return {}
+        return said
     if len(given) != 3:
         raise ValueError(f"ns_coefficients={given!r}: three numbers, as torch.optim.Muon's")
     text = ",".join(repr(float(number)) for number in given)
-    return {f"ns.{i}": group.get(f"ns.{i}") or text for i in range(1, count + 1)}
+    return said | {f"ns.{i}": group.get(f"ns.{i}") or text for i in range(1, count + 1)}
 
 
 def as_torch_has_them(group: Group) -> Group:
@@ -91,7 +88,7 @@ def as_torch_has_them(group: Group) -> Group:
         return group
     whole = {**preset(group["preset"]), **fixed(group)}
     count = int(whole.get("ns_steps", 0))
-    steps = {whole[f"ns.{i}"] for i in range(1, count + 1)}
+    steps = {whole[f"ns.{i}"] for i in range(1, count + 1) if f"ns.{i}" in whole}
     scales = [name for name, scale in _SCALES.items() if scale == whole.get("scale")]
     if len(steps) != 1 or not scales or whole["momentum"] != "ema":
         return group
