@@ -258,11 +258,10 @@ TEST(TakeWeights, ThatStoppedGoesBackOrToAnotherDisk) {
   }
 }
 
-// A disk that did not keep its promise, or one that did, with weights that are halves of masters
-// written meanwhile: they are taken on another one. Until then nothing is committed there.
+// A disk that did not keep its promise, with weights that are halves of masters written meanwhile:
+// they are taken on another one.
 TEST(TakeWeights, FollowsTheStateToAnotherDisk) {
-  for (const auto& [halves, lost] :
-       {std::pair(false, true), {true, true}, {false, false}, {true, false}}) {
+  for (const bool halves : {false, true}) {
     const TempDir folder;
     FailingWorld failing(folder);
     auto other = libswap::SwapDirectory::open(failing.world.io(), folder.path() / "other");
@@ -274,14 +273,12 @@ TEST(TakeWeights, FollowsTheStateToAnotherDisk) {
       EBB_TRY(step_to(rank, 2));
       EBB_TRY_ASSIGN(const Stored before, rank.stored());
       const Stored wanted = with_all_that_was_written(before, config, halves);
-      if (lost) {
-        EBB_TRY(failing.meanwhile(
-            ranks, [&] { failing.faults->add({.on = FaultOn::sync, .path_part = "/swap"}); }));
-        EXPECT_FALSE(rank.commit());
-        EBB_TRY(failing.meanwhile(ranks, [&] { failing.faults->clear(); }));
-      }
+      EBB_TRY(failing.meanwhile(
+          ranks, [&] { failing.faults->add({.on = FaultOn::sync, .path_part = "/swap"}); }));
+      EXPECT_FALSE(rank.commit());
+      EBB_TRY(failing.meanwhile(ranks, [&] { failing.faults->clear(); }));
       write_some(rank);
-      if (lost) expect_error(rank.engine().take_weights(all), Code::state, "a disk that is lost");
+      expect_error(rank.engine().take_weights(all), Code::state, "a disk that is lost");
       EBB_TRY(failing.meanwhile(ranks, [] {}));
       EBB_TRY(rank.engine().save_to(**other));
       EBB_TRY(rank.engine().take_weights(all));
@@ -290,6 +287,29 @@ TEST(TakeWeights, FollowsTheStateToAnotherDisk) {
       return step_to(rank, 3);
     }));
   }
+}
+
+// Weights that are halves of masters, written before the state goes to another disk: nothing is
+// committed there before they are taken.
+TEST(TakeWeights, ComeBeforeTheFirstSnapshotOnAnotherDisk) {
+  const TempDir folder;
+  FailingWorld failing(folder);
+  auto other = libswap::SwapDirectory::open(failing.world.io(), folder.path() / "other");
+  ASSERT_TRUE(other);
+  const auto config = paged(true);
+  const auto all = first_params(config.model.params.size());
+  expect_well(failing.world.run([&](Communicator& ranks) -> Result<> {
+    EBB_TRY_ASSIGN(auto rank, RankEngine::open(failing.world, ranks, config));
+    EBB_TRY(step_to(rank, 2));
+    write_some(rank);
+    EBB_TRY(failing.meanwhile(ranks, [] {}));
+    EBB_TRY(rank.engine().save_to(**other));
+    EXPECT_EQ(rank.engine().committed_step(), 0u);
+    EBB_TRY(rank.engine().take_weights(all));
+    EBB_TRY(rank.commit());
+    EXPECT_EQ(rank.engine().committed_step(), 2u);
+    return {};
+  }));
 }
 
 // A snapshot that is being written is of before, the next one has what was taken.
