@@ -24,6 +24,8 @@ _RESET = (
     "clone() what you compute with. opt.load_state_dict() takes states; with {'state': {},"
     " 'param_groups': opt.state_dict()['param_groups']} all begin anew"
 )
+
+
 class Watched:
     """Groups and states of an optimizer whose engine has just been opened."""
 
