@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "ebb/formats/native/store_files.h"
 #include "ebb/libswap/queue/io_batch.h"
 #include "ebb/libswap/sys/aligned_buffer.h"
 #include "ebb/libswap/sys/block_file.h"
@@ -14,10 +15,6 @@ using formats::native::Superblock;
 
 constexpr OpenOptions kNew{.access = Access::read_write, .creation = Creation::create_new};
 constexpr OpenOptions kExisting{.access = Access::read_write};
-
-// What is left to whoever has the state in memory, or reads it through an open file.
-constexpr std::string_view kSaveElsewhere =
-    "save_to() another directory still keeps the state as it is; ";
 
 constexpr std::uint64_t kZeros = 4u << 20;
 constexpr std::uint32_t kInFlight = 8;

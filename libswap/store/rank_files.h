@@ -6,12 +6,18 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
 
 #include "ebb/formats/native/meta_scan.h"
 #include "ebb/libswap/store/io_source.h"
 #include "ebb/libswap/sys/mutex.h"
 
 namespace ebb::libswap {
+
+// Begins a hint where nothing can be committed any more. Whoever has the files open reads the
+// state.
+constexpr std::string_view kSaveElsewhere =
+    "the state can still be read: save_to() takes an engine's to another directory; ";
 
 class RankFiles {
  public:

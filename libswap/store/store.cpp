@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "ebb/formats/native/store_files.h"
 #include "ebb/libswap/store/blobs.h"
 #include "ebb/libswap/store/first_said.h"
 #include "ebb/libswap/store/rank_files.h"
@@ -412,8 +413,8 @@ Result<Store::Settled> Store::agree(Agreement& ranks, const Result<>& mine) {
   if (!abandoned) return impl_->stop(cannot_agree(abandoned.error()));
   if (*abandoned == unusable) return impl_->stop(impl_->distrusted_somewhere(ranks));
   if (*abandoned != impossible_here)
-    return impl_->stop(
-        {Code::state, "it could be neither committed nor abandoned durably", kStartAgain});
+    return impl_->stop({Code::state, "it could be neither committed nor abandoned durably",
+                        std::string(kSaveElsewhere) + kStartAgain});
   const MutexLock lock(impl_->mutex);
   impl_->slots.abandon();
   return *worst == would_fill_up ? Settled::put_off : Settled::abandoned;
