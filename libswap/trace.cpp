@@ -6,7 +6,6 @@
 #include <tuple>
 
 #include "ebb/libswap/sys/when_memory.h"
-#include "ebb/libswap/trace_json.h"
 
 namespace ebb::libswap {
 namespace {
@@ -175,12 +174,6 @@ StepFigures Trace::step_figures() const {
   }
   all.wall_s = seconds(merged(std::move(wall)));
   return all;
-}
-
-std::string Trace::to_chrome_json() const {
-  const StepFigures figures = step_figures();
-  const MutexLock lock(mutex_);
-  return chrome_json({by_begin(), added_ - ring_.size(), tiles_, figures});
 }
 
 }  // namespace ebb::libswap

@@ -1,4 +1,5 @@
-#include "ebb/libswap/trace_json.h"
+// A trace as Chrome's JSON: one process per rank, and lanes on which spans never cross one another.
+#include "ebb/libswap/trace.h"
 
 #include <algorithm>
 #include <array>
@@ -14,6 +15,13 @@ namespace {
 
 using Span = Trace::Span;
 using Clock = Trace::Clock;
+
+struct TraceContent {
+  std::vector<Span> spans;  // by begin, what encloses another before it
+  std::uint64_t dropped = 0;
+  const std::map<Rank, std::vector<std::string>>& tiles;  // what lies in them
+  StepFigures figures;
+};
 
 constexpr int kLanesOfAKind = 1000;  // numbers of one kind of lane
 
@@ -196,6 +204,11 @@ class Writer {
 
 }  // namespace
 
-std::string chrome_json(const TraceContent& content) { return Writer(content).run(); }
+std::string Trace::to_chrome_json() const {
+  const StepFigures figures = step_figures();
+  const MutexLock lock(mutex_);
+  const TraceContent content{by_begin(), added_ - ring_.size(), tiles_, figures};
+  return Writer(content).run();
+}
 
 }  // namespace ebb::libswap

@@ -8,6 +8,7 @@
 #include "bindings/c/objects.h"
 #include "ebb/formats/catalog/value_json.h"
 #include "ebb/formats/conversion/weights.h"
+#include "ebb/formats/describe.h"
 #include "ebb/formats/registry.h"
 #include "ebb/libswap/read/load.h"
 #include "ebb/libswap/tree/file_tree.h"

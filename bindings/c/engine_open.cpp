@@ -6,8 +6,8 @@
 #include "bindings/c/model.h"
 #include "bindings/c/objects.h"
 #include "bindings/c/trainer_buffers.h"
+#include "ebb/formats/describe.h"
 #include "ebb/formats/native/store_files.h"
-#include "ebb/formats/registry.h"
 #include "ebb/libswap/tree/file_tree.h"
 
 namespace ebb::c {

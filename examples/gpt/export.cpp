@@ -1,5 +1,6 @@
 #include "examples/gpt/export.h"
 
+#include "ebb/formats/describe.h"
 #include "ebb/formats/registry.h"
 #include "ebb/libswap/sys/thread.h"
 #include "ebb/libswap/tree/file_tree.h"

@@ -5,7 +5,7 @@
 #include <set>
 #include <thread>
 
-#include "ebb/formats/registry.h"
+#include "ebb/formats/describe.h"
 #include "ebb/libmuon/step/forecast.h"
 #include "ebb/libswap/queue/disk_probe.h"
 #include "ebb/libswap/sys/process.h"

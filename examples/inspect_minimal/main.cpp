@@ -1,7 +1,7 @@
 // Opens a checkpoint of any format and prints its tensors.
 #include <cstdio>
 
-#include "ebb/formats/registry.h"
+#include "ebb/formats/describe.h"
 #include "ebb/libswap/tree/file_tree.h"
 
 namespace {

@@ -50,6 +50,7 @@ struct Fragment {
   std::uint64_t offset = 0;  // in the file; fragments ascend; gaps are zeros
   std::variant<ByteVector, TensorData, Sealed> data;
 };
+std::uint64_t size_of(const Fragment& fragment, const Catalog& content);  // bytes
 // A part of a file that is packed, and how.
 enum class Pack : std::uint8_t { compressed, as_it_is };
 struct PackedItem {

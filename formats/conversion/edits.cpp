@@ -9,7 +9,6 @@
 #include "ebb/formats/catalog/composite.h"
 #include "ebb/formats/catalog/renaming.h"
 #include "ebb/formats/conversion/glob.h"
-#include "ebb/formats/conversion/momentum.h"
 #include "ebb/formats/core/float_cast.h"
 #include "ebb/formats/core/json_text.h"
 #include "ebb/formats/state_dict/numbers.h"

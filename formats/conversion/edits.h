@@ -10,6 +10,7 @@
 
 #include "ebb/formats/catalog/catalog.h"
 #include "ebb/formats/conversion/content_view.h"
+#include "ebb/formats/conversion/momentum.h"
 #include "ebb/formats/conversion/rename.h"
 
 namespace ebb::formats {
@@ -35,16 +36,6 @@ class DTypeRules {
     DType dtype = DType::f32;
   };
   std::vector<Rule> rules_;
-};
-
-// ema: M <- beta M + (1 - beta) G. sum: M <- beta M + G. From a start of zero and with a constant
-// beta, sum is ema / (1 - beta).
-enum class MomentumForm : std::uint8_t { ema, sum };
-std::string_view name_of(MomentumForm form);
-
-struct MomentumRule {
-  MomentumForm to = MomentumForm::ema;
-  std::optional<MomentumForm> from = std::nullopt;  // unset: as the groups and states tell
 };
 
 // What to do with the words that wrappers of a model put into names (wrappers.h).

@@ -4,9 +4,26 @@
 // torch.optim.SGD: by its dampening).
 #pragma once
 
-#include "ebb/formats/conversion/edits.h"
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "ebb/formats/catalog/catalog.h"
+#include "ebb/formats/conversion/content_view.h"
 
 namespace ebb::formats {
+
+// ema: M <- beta M + (1 - beta) G. sum: M <- beta M + G. From a start of zero and with a constant
+// beta, sum is ema / (1 - beta).
+enum class MomentumForm : std::uint8_t { ema, sum };
+std::string_view name_of(MomentumForm form);
+
+struct MomentumRule {
+  MomentumForm to = MomentumForm::ema;
+  std::optional<MomentumForm> from = std::nullopt;  // unset: as the groups and states tell
+};
 
 // What a group calls the convention: "ema" or "sum". Ours; nobody else stores it.
 inline constexpr std::string_view kMomentumConvention = "momentum_convention";

@@ -8,7 +8,7 @@
 #include "ebb/formats/core/bytes.h"
 #include "ebb/formats/elements/box_reader.h"
 #include "ebb/formats/state_dict/groups.h"
-#include "ebb/formats/state_dict/small_tensors.h"
+#include "ebb/formats/state_dict/plain_numbers.h"
 
 namespace ebb::formats {
 

@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "ebb/formats/conversion/convert.h"
+#include "ebb/formats/conversion/request.h"
 
 namespace ebb::formats {
 

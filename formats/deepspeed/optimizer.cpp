@@ -6,7 +6,7 @@
 #include "ebb/formats/core/json_text.h"
 #include "ebb/formats/core/units.h"
 #include "ebb/formats/deepspeed/names.h"
-#include "ebb/formats/state_dict/small_tensors.h"
+#include "ebb/formats/state_dict/plain_numbers.h"
 
 namespace ebb::formats::deepspeed {
 namespace {

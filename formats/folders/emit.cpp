@@ -205,9 +205,7 @@ class Emitter {
                                      json_string(compose("{}.{}", kTrainerStateKey, field))));
     ByteVector bytes;
     append_text(bytes, state.text);
-    OutputFile file{.name = std::string(kStateFile), .size = bytes.size()};
-    file.fragments.push_back({0, std::move(bytes)});
-    plan.commit_files.push_back(std::move(file));
+    plan.commit_files.push_back(literal_file(std::string(kStateFile), std::move(bytes)));
     return {};
   }
 

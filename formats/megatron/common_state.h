@@ -23,11 +23,4 @@ void add_common_state(Catalog& catalog, const Value& common);
 enum class Masters : std::uint8_t { none, stored };
 Value common_state_of(const Catalog& content, Masters masters, std::vector<std::string>& dropped);
 
-// A whole number, or 0 and 1 for a switch, among the `args` of the run; nullopt when it is not
-// said.
-std::optional<std::int64_t> run_arg(const Catalog& catalog, std::string_view name);
-
-// One sentence where the arguments say that the vocabulary is padded; "": they do not.
-std::string padding_note(const Catalog& catalog);
-
 }  // namespace ebb::formats::megatron

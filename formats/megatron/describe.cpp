@@ -12,6 +12,7 @@
 #include "ebb/formats/megatron/folder.h"
 #include "ebb/formats/megatron/megatron.h"
 #include "ebb/formats/megatron/names.h"
+#include "ebb/formats/megatron/run_args.h"
 #include "ebb/formats/pickle/known_globals.h"
 #include "ebb/formats/torch/archive.h"
 #include "ebb/formats/torch/unread.h"

@@ -13,6 +13,7 @@
 #include "ebb/formats/megatron/megatron.h"
 #include "ebb/formats/megatron/names.h"
 #include "ebb/formats/megatron/optimizers.h"
+#include "ebb/formats/megatron/run_args.h"
 #include "ebb/formats/torch/file_writer.h"
 
 namespace ebb::formats::megatron {

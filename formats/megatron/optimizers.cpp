@@ -5,7 +5,7 @@
 
 #include "ebb/formats/catalog/resume.h"
 #include "ebb/formats/core/bytes.h"
-#include "ebb/formats/megatron/common_state.h"
+#include "ebb/formats/megatron/run_args.h"
 #include "ebb/formats/state_dict/groups.h"
 
 namespace ebb::formats::megatron {

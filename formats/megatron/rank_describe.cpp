@@ -15,6 +15,7 @@
 #include "ebb/formats/megatron/megatron.h"
 #include "ebb/formats/megatron/optimizers.h"
 #include "ebb/formats/megatron/rank_states.h"
+#include "ebb/formats/megatron/run_args.h"
 
 namespace ebb::formats::megatron {
 namespace {

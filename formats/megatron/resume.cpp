@@ -3,9 +3,9 @@
 // docs/formats/megatron.md.
 #include <algorithm>
 
-#include "ebb/formats/megatron/common_state.h"
 #include "ebb/formats/megatron/megatron.h"
 #include "ebb/formats/megatron/names.h"
+#include "ebb/formats/megatron/run_args.h"
 
 namespace ebb::formats {
 namespace {

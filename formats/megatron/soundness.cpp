@@ -9,10 +9,10 @@
 #include "ebb/formats/elements/masters.h"
 #include "ebb/formats/elements/writer_faults.h"
 #include "ebb/formats/json/json_reader.h"
-#include "ebb/formats/megatron/common_state.h"
 #include "ebb/formats/megatron/folder.h"
 #include "ebb/formats/megatron/megatron.h"
 #include "ebb/formats/megatron/names.h"
+#include "ebb/formats/megatron/run_args.h"
 #include "ebb/formats/torch_save/torch_save.h"
 
 namespace ebb::formats::megatron {

@@ -7,6 +7,7 @@
 #include "ebb/formats/core/refuse.h"
 #include "ebb/formats/native/ebb.h"
 #include "ebb/formats/native/encoded_states.h"
+#include "ebb/formats/native/store_files.h"
 #include "ebb/formats/native/store_model.h"
 #include "ebb/formats/native/survey.h"
 

@@ -1,12 +1,14 @@
 #include "ebb/formats/native/manifest.h"
 
 #include <algorithm>
+#include <array>
+#include <cstring>
+#include <tuple>
 
 #include "ebb/formats/catalog/value_json.h"
 #include "ebb/formats/core/crc32c.h"
 #include "ebb/formats/core/refuse.h"
 #include "ebb/formats/native/fields.h"
-#include "ebb/formats/native/store_files.h"
 
 namespace ebb::formats::native {
 namespace {
@@ -445,6 +447,21 @@ Result<Manifest> decode_manifest(ByteView bytes, std::string_view file, std::uin
   for (const Section& section : std::span(kSections).first(sections))
     EBB_TRY(read_section(wire, section, file, manifest));
   return manifest;
+}
+
+std::uint32_t block_crc(const BlockPlace& place, ByteView bytes) {
+  // No vector: this runs for every block that is paged in or out.
+  std::array<std::byte, 48> bound;
+  std::size_t end = 0;
+  const auto put = [&](const auto& field) {
+    std::memcpy(bound.data() + end, &field, sizeof(field));
+    end += sizeof(field);
+  };
+  std::apply(
+      [&](const auto&... fields) { (put(fields), ...); },
+      std::tie(place.store, place.rank, place.tile, place.slot, place.block, place.written_step));
+  EBB_CHECK(end == bound.size());
+  return crc32c(crc32c(0, bound), bytes);
 }
 
 }  // namespace ebb::formats::native

@@ -1,4 +1,4 @@
-// The store's own format as values: superblock and manifest. docs/formats/native.md is the byte
+// The store's own format as values: its manifest. docs/formats/native.md is the byte
 // layout; this header is what the rest of the code sees of it.
 #pragma once
 
@@ -15,11 +15,9 @@
 #include "ebb/formats/core/result.h"
 #include "ebb/formats/core/units.h"
 #include "ebb/formats/layout/box.h"
+#include "ebb/formats/native/superblock.h"
 
 namespace ebb::formats::native {
-
-using Uuid = std::array<std::byte, 16>;
-std::string to_string(const Uuid& uuid);  // 32 hex digits
 
 // `count` elements of a parameter's state, elements [first, first+count) of the row-major tensor,
 // stored dense at byte `offset` of the tile.
@@ -75,20 +73,6 @@ struct Blob {
   ByteVector bytes;
 };
 
-struct Superblock {
-  std::uint32_t version = 1;
-  Uuid store{};
-  Uuid parent{};  // the store this one was loaded from; zeros: none
-  Rank rank{};
-  std::uint32_t world = 1;
-  std::uint64_t tile_bytes = 0;
-  std::uint64_t block_bytes = 0;
-  std::uint32_t slots = 3;
-  std::uint64_t tiles = 0;
-  std::uint64_t region_bytes = 0;   // one manifest region; there are slots + 1
-  std::uint64_t layout_digest = 0;  // equal on all ranks
-};
-
 struct Manifest {
   Uuid store{};
   Rank rank{};
@@ -113,9 +97,6 @@ constexpr std::uint32_t kMaxGroups = 65536;
 constexpr std::uint32_t kMaxParams = 1u << 24;
 constexpr std::uint32_t kMaxDimensions = 16;
 constexpr std::uint32_t kMaxBlobs = 65536;
-
-ByteVector encode(const Superblock& superblock);  // exactly 4096 bytes
-Result<Superblock> decode_superblock(ByteView bytes, std::string_view file, std::uint64_t offset);
 
 // Size is a multiple of 4096 bytes; the trailer's CRC covers everything before it.
 ByteVector encode(const Manifest& manifest);

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "ebb/formats/core/refuse.h"
+#include "ebb/formats/native/store_files.h"
 
 namespace ebb::formats::native {
 namespace {

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "ebb/formats/core/byte_source.h"
-#include "ebb/formats/native/store_files.h"
+#include "ebb/formats/native/manifest.h"
 
 namespace ebb::formats::native {
 

@@ -7,19 +7,9 @@
 #include <string>
 #include <string_view>
 
-#include "ebb/formats/native/manifest.h"
+#include "ebb/formats/native/superblock.h"
 
 namespace ebb::formats::native {
-
-constexpr std::uint64_t kBlock = 4096;                // alignment of everything
-constexpr std::uint64_t kRegionsOffset = 2 * kBlock;  // after superblocks A and B
-constexpr std::uint32_t kMaxSlots = 8;
-constexpr std::uint32_t kMaxWorld = 65536;
-constexpr std::uint64_t kMaxTileBytes = GiB;
-constexpr std::uint64_t kMaxTiles = std::uint64_t{1} << 32;
-constexpr std::uint64_t kMaxRegionBytes = 64 * GiB;
-// Of generations and of steps: both travel as int64.
-constexpr std::uint64_t kMaxGeneration = std::uint64_t{1} << 62;
 
 constexpr std::string_view kMetaFile = "meta.ebb";
 constexpr std::string_view kLockFile = "lock";
@@ -49,9 +39,6 @@ std::uint64_t region_offset(const Superblock& superblock, std::uint32_t region);
 std::uint64_t tile_offset(const Superblock& superblock, std::uint64_t tile, std::uint32_t slot);
 std::uint64_t meta_file_bytes(const Superblock& superblock);
 std::uint64_t data_file_bytes(const Superblock& superblock);
-// The numbers of a superblock are in range and fit together; `where` begins the message.
-Result<> check_geometry(const Superblock& superblock, const std::string& where);
-
 ByteVector encode_data_header(const Superblock& superblock);  // exactly 4096 bytes
 Result<> check_data_header(ByteView bytes, const Superblock& superblock, std::string_view file);
 

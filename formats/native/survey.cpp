@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "ebb/formats/core/number_text.h"
+#include "ebb/formats/native/store_files.h"
 
 namespace ebb::formats::native {
 namespace {

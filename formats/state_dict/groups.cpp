@@ -9,7 +9,7 @@
 
 #include "ebb/formats/catalog/key_path.h"
 #include "ebb/formats/core/number_text.h"
-#include "ebb/formats/state_dict/small_tensors.h"
+#include "ebb/formats/state_dict/plain_numbers.h"
 
 namespace ebb::formats {
 namespace {

@@ -427,6 +427,13 @@ Result<> check_named(const Catalog& source, const Catalog& content) {
   return {};
 }
 
+bool has_numbers(const Catalog& source) {
+  return !mere_numbers(source).empty() ||
+         std::ranges::any_of(source.parts.optimizers, [](const StateDictOptimizer& optimizer) {
+           return optimizer.named != NamedBy::recorded;
+         });
+}
+
 std::unique_ptr<Checkpoint> named_like(std::unique_ptr<Checkpoint> stored, const Catalog& model) {
   std::map<std::string_view, const TensorEntry*> by_key;
   for (const TensorEntry& tensor : model.tensors)

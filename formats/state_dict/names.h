@@ -38,6 +38,9 @@ bool is_extra_state(std::string_view name);
 // What optimizers call parameters by numbers that became no names.
 std::set<std::string_view> mere_numbers(const Catalog& source);
 
+// Whether parameters are numbers in an optimizer of the state dict, whatever names were inferred.
+bool has_numbers(const Catalog& source);
+
 // `stored` with the tensors that have keys of `model` named as they are there.
 std::unique_ptr<Checkpoint> named_like(std::unique_ptr<Checkpoint> stored, const Catalog& model);
 

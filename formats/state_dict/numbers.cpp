@@ -9,7 +9,6 @@
 #include "ebb/formats/catalog/resume.h"
 #include "ebb/formats/core/json_text.h"
 #include "ebb/formats/core/number_text.h"
-#include "ebb/formats/state_dict/names.h"
 #include "ebb/formats/state_dict/parts.h"
 
 namespace ebb::formats {
@@ -215,13 +214,6 @@ std::string names_hint(std::string_view job) {
       "'w').write('\\n\\n'.join('\\n'.join(n[id(p)] for p in g['params']) for g in "
       "{}optimizer.param_groups))",
       of, of);
-}
-
-bool has_numbers(const Catalog& source) {
-  return !mere_numbers(source).empty() ||
-         std::ranges::any_of(source.parts.optimizers, [](const StateDictOptimizer& optimizer) {
-           return optimizer.named != NamedBy::recorded;
-         });
 }
 
 namespace {

@@ -89,10 +89,7 @@ InferredCount said_by_order(const Catalog& catalog);
 // What to type for names that nothing records. `job`: what has the model and the optimizer.
 std::string names_hint(std::string_view job = {});
 
-// Whether parameters are numbers in an optimizer of the state dict, whatever names were inferred.
-bool has_numbers(const Catalog& source);
-
-// The same for a catalog of another format that has numbers for names, "<place>.<number>", in its
+// SaidNames for a catalog of another format that has numbers for names, "<place>.<number>", in its
 // groups and states. Code::usage where the names do not fit.
 Result<> say_names(Catalog& catalog, std::span<const std::string> names);
 

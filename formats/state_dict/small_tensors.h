@@ -11,14 +11,6 @@
 
 namespace ebb::formats {
 
-// One element; nullopt for types that are no plain numbers, and whole numbers past 64 bits.
-std::optional<Value> number_in(DType dtype, ByteView element);
-
-// With numbers where it has tensors of one element.
-Value with_plain_numbers(Value value);
-// The other way: its fractions as such tensors, F64 where they need it.
-Value with_tensors(Value value, DType dtype);
-
 // Few enough elements, of plain numbers, stored in one piece.
 bool is_small(const TensorEntry& tensor);
 

@@ -14,6 +14,7 @@
 #include "ebb/formats/state_dict/groups.h"
 #include "ebb/formats/state_dict/names.h"
 #include "ebb/formats/state_dict/numbers.h"
+#include "ebb/formats/state_dict/plain_numbers.h"
 #include "ebb/formats/state_dict/small_tensors.h"
 
 namespace ebb::formats {

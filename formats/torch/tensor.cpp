@@ -5,7 +5,7 @@
 #include "ebb/formats/core/json_text.h"
 #include "ebb/formats/core/units.h"
 #include "ebb/formats/pickle/known_globals.h"
-#include "ebb/formats/torch/unread.h"
+#include "ebb/formats/torch/unread_form.h"
 
 namespace ebb::formats {
 namespace {

@@ -6,6 +6,7 @@
 #include "ebb/formats/torch_save/torch_save.h"
 #include "ebb/formats/zip/inflate.h"
 #include "ebb/formats/zip/record_check.h"
+#include "ebb/formats/zip/zip.h"
 
 namespace ebb::formats {
 namespace torch_save {

@@ -7,7 +7,7 @@
 #include <string>
 
 #include "ebb/formats/core/byte_source.h"
-#include "ebb/formats/zip/zip.h"
+#include "ebb/formats/zip/zip_entry.h"
 
 namespace ebb::formats {
 

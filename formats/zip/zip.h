@@ -13,19 +13,9 @@
 #include "ebb/formats/core/byte_source.h"
 #include "ebb/formats/core/name_table.h"
 #include "ebb/formats/core/result.h"
+#include "ebb/formats/zip/zip_entry.h"
 
 namespace ebb::formats {
-
-struct ZipEntry {
-  std::string name;       // whole, with the top folder
-  std::uint32_t crc = 0;  // 0 with size > 0: the writer left it out
-  std::uint64_t stored_size = 0;
-  std::uint64_t size = 0;
-  std::uint64_t header_at = 0;  // from the start of the archive
-  std::uint64_t end_at = 0;     // where the next header or the directory begins
-  bool deflated = false;
-  bool has_crc() const { return crc != 0 || size == 0; }
-};
 
 class ZipReader {
  public:

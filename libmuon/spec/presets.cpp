@@ -269,6 +269,8 @@ std::vector<Coefficients> with_number(std::vector<Coefficients> steps, std::size
 
 }  // namespace
 
+MuonSpec MuonSpec::keller() { return spec_with("simple", 5); }
+
 Result<std::vector<Coefficients>> coefficients(std::string_view set, std::size_t iterations) {
   for (const Set& one : kSets)
     if (one.name == set) return first_of(one, iterations);

@@ -3,8 +3,8 @@
 #include <algorithm>
 
 #include "ebb/formats/conversion/convert.h"
+#include "ebb/formats/describe.h"
 #include "ebb/formats/native/survey.h"
-#include "ebb/formats/registry.h"
 #include "ebb/libmuon/step/check_start.h"
 #include "ebb/libmuon/step/continuity.h"
 

@@ -6,7 +6,6 @@
 #include "ebb/libmuon/step/gradient_sums.h"
 #include "ebb/libmuon/step/side.h"
 #include "ebb/libmuon/step/staging.h"
-#include "ebb/libmuon/step/sweep.h"
 #include "ebb/libmuon/step/updates.h"
 
 namespace ebb::libmuon {
@@ -39,7 +38,16 @@ std::uint64_t look_bytes(const EngineConfig& config) {
   return there ? sizeof(Look) : 0;
 }
 
+// Of a sweep: its whole matrices, and the tiles that it lifts to a device.
+std::uint64_t workspace_bytes(const EngineConfig& config, const StatePlan& plan,
+                              const WholeUpdates::Need& whole) {
+  const bool lifts = config.accelerator != nullptr;
+  return whole.all() + (lifts ? libswap::Lift::device_bytes(lifted(plan)) : 0);
+}
+
 }  // namespace
+
+libswap::Lift::Size lifted(const StatePlan& plan) { return {plan.tile_bytes(), plan.tile_elems()}; }
 
 Memory memory_beside_tiles(const EngineConfig& config, const StatePlan& plan, const Chunks& chunks,
                            std::size_t lasting_chunks, Side wire) {
@@ -48,7 +56,7 @@ Memory memory_beside_tiles(const EngineConfig& config, const StatePlan& plan, co
   const Side gradients_on = config.accelerator != nullptr ? config.gradients_on : Side::host;
   const auto whole = WholeUpdates::need(config.model, plan, config.accelerator);
   return {.whole = whole,
-          .workspace = Sweep::workspace(plan, config.accelerator, whole),
+          .workspace = workspace_bytes(config, plan, whole),
           .updates = Updates::bytes({config.model, plan, chunks, config.accelerator}),
           .computing = config.accelerator != nullptr ? Side::device : Side::host,
           .staging = Staging::bytes({plan, chunks, adam_ranges(plan), lasting_chunks}),

@@ -7,6 +7,7 @@
 #include "ebb/libmuon/plan/chunks.h"
 #include "ebb/libmuon/step/config.h"
 #include "ebb/libmuon/step/whole_updates.h"
+#include "ebb/libswap/pager/lift.h"
 
 namespace ebb::libmuon {
 
@@ -33,6 +34,8 @@ struct Memory {
   }
 };
 
+// What a sweep lifts to a device at a time: a tile.
+libswap::Lift::Size lifted(const StatePlan& plan);
 // Adds it up for this rank. `lasting_chunks`: whose staged gradients have a place until they are
 // used; `wire`: where the communicator takes what travels.
 Memory memory_beside_tiles(const EngineConfig& config, const StatePlan& plan, const Chunks& chunks,

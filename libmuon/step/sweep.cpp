@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "ebb/libmuon/step/memory.h"
+
 namespace ebb::libmuon {
 
 using libswap::Buffer;
@@ -21,14 +23,7 @@ std::vector<TileVisit> visits_of_a_step(const StatePlan& plan) {
   return visits;
 }
 
-libswap::Lift::Size lifted(const StatePlan& plan) { return {plan.tile_bytes(), plan.tile_elems()}; }
-
 }  // namespace
-
-std::uint64_t Sweep::workspace(const StatePlan& plan, const Accelerator* accelerator,
-                               const WholeUpdates::Need& need) {
-  return need.all() + (accelerator != nullptr ? libswap::Lift::device_bytes(lifted(plan)) : 0);
-}
 
 Sweep::Sweep(const Parts& parts, TileCache& cache)
     : parts_(parts),

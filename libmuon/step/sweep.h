@@ -38,9 +38,6 @@ class Sweep {
     const StepCount& steps;   // before this one
     Bf16 bf16 = Bf16::emulated;
   };
-  // What a sweep takes beside its tiles, where it computes; bytes.
-  static std::uint64_t workspace(const StatePlan& plan, const Accelerator* accelerator,
-                                 const WholeUpdates::Need& need);
   // Opens a sweep of the state in `cache`, which outlives it.
   static Result<std::unique_ptr<Sweep>> open(const Parts& parts, libswap::TileCache& cache,
                                              const WholeUpdates::Need& need);

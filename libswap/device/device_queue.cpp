@@ -7,25 +7,6 @@
 
 namespace ebb::libswap {
 
-OpenPlugin::~OpenPlugin() {
-  if (device != nullptr) tables->device->close(device);
-}
-
-Result<> OpenPlugin::checked(PluginAnswer answer, const PluginWhy& why) {
-  if (answer == PluginAnswer::done) return {};
-  const MutexLock lock(mutex);
-  if (!failure)
-    failure = Error{Code::io, compose("{}: {}", name, why.text),
-                    "what it computed since the last snapshot is lost: start again from there"};
-  return *failure;
-}
-
-Result<> OpenPlugin::status() const {
-  const MutexLock lock(mutex);
-  if (failure) return *failure;
-  return {};
-}
-
 DeviceMark::~DeviceMark() {
   const MutexLock lock(mutex_);
   if (mark_ != nullptr) plugin_->tables->device->release_mark(plugin_->device, mark_);

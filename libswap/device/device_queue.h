@@ -11,25 +11,10 @@
 #include <vector>
 
 #include "ebb/libswap/device/event.h"
-#include "ebb/libswap/device/plugin_device.h"
+#include "ebb/libswap/device/open_plugin.h"
 #include "ebb/libswap/sys/mutex.h"
-#include "ebb/libswap/sys/shared_library.h"
 
 namespace ebb::libswap {
-
-struct OpenPlugin {
-  ~OpenPlugin();
-  // The answer of a call, as a result. One that is not well is the device's failure.
-  Result<> checked(PluginAnswer answer, const PluginWhy& why);
-  Result<> status() const;
-
-  SharedLibrary library;
-  const PluginTables* tables = nullptr;
-  void* device = nullptr;
-  std::string name;  // for errors
-  mutable Mutex mutex;
-  std::optional<Error> failure EBB_GUARDED_BY(mutex);
-};
 
 // What the device knows an event of its own by.
 class DeviceMark : public EventOrigin {

@@ -6,54 +6,10 @@
 #include "ebb/libswap/device/device_queue.h"
 
 namespace ebb::libswap {
-namespace {
-
-Result<PluginHandle> load(const std::string& plugin, std::int32_t index) {
-  auto library = SharedLibrary::open(plugin);
-  if (!library)
-    return Error{library.error().code,
-                 compose("cannot load the plugin {}: {}", plugin, library.error().message),
-                 "LD_LIBRARY_PATH names folders of libraries that a plugin needs"};
-  auto opened = std::make_shared<OpenPlugin>();
-  opened->library = *std::move(library);
-  opened->name = plugin;
-  const auto entry = reinterpret_cast<PluginEntry>(opened->library.symbol(kPluginEntry));
-  if (entry == nullptr)
-    return Error{Code::unsupported,
-                 compose("{} is no plugin: it has no function {}", plugin, kPluginEntry),
-                 "ebb-cuda.so is one: ./dev build cuda makes it"};
-  opened->tables = entry();
-  EBB_TRY(
-      check_table(plugin, "tables", &opened->tables->head, {sizeof(PluginTables), kPluginVersion}));
-  EBB_TRY(check_table(plugin, "the device", &opened->tables->device->head,
-                      {sizeof(DeviceTable), kDeviceTableVersion}));
-  PluginWhy why;
-  const PluginAnswer answer = opened->tables->device->open(index, &opened->device, &why);
-  if (answer == PluginAnswer::unavailable)
-    return Error{Code::unsupported, compose("{}: {}", plugin, why.text),
-                 "nvidia-smi says which devices there are; without one, compute on the host"};
-  EBB_TRY(opened->checked(answer, why));
-  return opened;
-}
-
-}  // namespace
-
-Result<> check_table(const std::string& plugin, const char* table, const TableHead* found,
-                     const TableHead& wanted) {
-  if (found == nullptr)
-    return Error{Code::unsupported, compose("{} has no table of {}", plugin, table)};
-  if (found->version == wanted.version && found->size == wanted.size) return {};
-  return Error{Code::unsupported,
-               compose("{}: its table of {} has version {} and {} bytes, here it has version {} "
-                       "and {} bytes",
-                       plugin, table, found->version, found->size, wanted.version, wanted.size),
-               "use the plugin that was built with this program"};
-}
-
 Result<std::unique_ptr<PluginDevice>> PluginDevice::open(const std::string& plugin,
                                                          std::int32_t index, MemorySource memory) {
   std::unique_ptr<PluginDevice> device(new PluginDevice());
-  EBB_TRY_ASSIGN(device->plugin_, load(plugin, index));
+  EBB_TRY_ASSIGN(device->plugin_, open_plugin(plugin, index));
   std::array<char, 256> name{};
   device->plugin_->tables->device->name(device->plugin_->device, name.data(), name.size() - 1);
   device->name_ = device->plugin_->name = name.data();

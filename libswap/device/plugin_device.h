@@ -13,19 +13,11 @@
 #include <vector>
 
 #include "ebb/libswap/device/device.h"
-#include "ebb/libswap/device/plugin.h"
+#include "ebb/libswap/device/open_plugin.h"
 
 namespace ebb::libswap {
 
 class DeviceQueue;
-struct OpenPlugin;
-
-// A plugin's device as its adapters share it; lives until the last of them has gone.
-using PluginHandle = std::shared_ptr<OpenPlugin>;
-
-// Whether a plugin's table is the one that was compiled against; Code::unsupported says how not.
-Result<> check_table(const std::string& plugin, const char* table, const TableHead* found,
-                     const TableHead& wanted);
 
 // Where a device's memory comes from, if not from the plugin: a trainer's own pool. `allocate`
 // answers null where there is none.

@@ -22,7 +22,7 @@ std::string place_of(const RawOp& op, const std::string& path) {
 
 }  // namespace
 
-IoScheduler::IoScheduler(IoBackend& backend, const IoQueue::Options& options)
+IoScheduler::IoScheduler(IoBackend& backend, const IoOptions& options)
     : backend_(backend), options_(options), operations_(backend.capacity()) {
   again_.reserve(operations_.count());
   next_.reserve(operations_.count());

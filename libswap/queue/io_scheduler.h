@@ -18,13 +18,13 @@
 #include <utility>
 #include <vector>
 
-#include "ebb/libswap/queue/io_queue.h"
+#include "ebb/libswap/queue/io_request.h"
 
 namespace ebb::libswap {
 
 class IoScheduler {
  public:
-  IoScheduler(IoBackend& backend, const IoQueue::Options& options);
+  IoScheduler(IoBackend& backend, const IoOptions& options);
 
   // Where it finds no memory the request is still the caller's, and nothing has changed.
   void add(IoRequest&& request);
@@ -128,7 +128,7 @@ class IoScheduler {
   Error file_ends(const RawOp& op, std::uint64_t size) const;
 
   IoBackend& backend_;
-  IoQueue::Options options_;
+  IoOptions options_;
   std::list<Request> requests_;
   std::list<Request> finished_;
   std::array<std::array<Queue, kDirections>, kPriorities> waiting_;

@@ -2,7 +2,7 @@
 
 #include <vector>
 
-#include "ebb/formats/registry.h"
+#include "ebb/formats/describe.h"
 
 namespace ebb::libswap {
 

@@ -1,6 +1,7 @@
 #include "ebb/libswap/store/recovery.h"
 
 #include "ebb/formats/core/crc32c.h"
+#include "ebb/formats/native/store_files.h"
 
 namespace ebb::libswap {
 namespace {

@@ -6,6 +6,7 @@
 
 #include "ebb/formats/core/json_text.h"
 #include "ebb/formats/native/meta_scan.h"
+#include "ebb/formats/native/store_files.h"
 #include "ebb/libswap/store/io_source.h"
 
 namespace ebb::libswap {

@@ -19,16 +19,6 @@ std::span<const Fragment> fragments_in(const OutputFile& file, std::uint64_t off
   return {first, last};
 }
 
-std::uint64_t size_of(const Fragment& fragment, const Catalog& content) {
-  if (const auto* bytes = std::get_if<ByteVector>(&fragment.data)) return bytes->size();
-  if (const auto* sealed = std::get_if<formats::Sealed>(&fragment.data)) return sealed->size;
-  const auto& data = std::get<TensorData>(fragment.data);
-  const auto size =
-      formats::packed_bytes(written_dtype(data, content), formats::volume(data.box.extent));
-  EBB_CHECK(size.has_value());  // check_plan has seen it
-  return *size;
-}
-
 void copy_overlap(ByteView part, std::uint64_t offset, std::span<std::byte> into,
                   std::uint64_t first) {
   const std::uint64_t from = std::max(offset, first);

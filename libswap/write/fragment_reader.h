@@ -47,7 +47,6 @@ class FragmentReader {
 // the last one on that begins at or before its start.
 std::span<const Fragment> fragments_in(const OutputFile& file, std::uint64_t offset,
                                        std::uint64_t size);
-std::uint64_t size_of(const Fragment& fragment, const Catalog& content);
 // What of `part`, which lies at `offset` of a file, falls into its bytes from `first` on.
 void copy_overlap(ByteView part, std::uint64_t offset, std::span<std::byte> into,
                   std::uint64_t first);

@@ -8,7 +8,6 @@
 #include "ebb/formats/core/float_cast.h"
 #include "ebb/formats/core/json_text.h"
 #include "ebb/formats/core/sha256.h"
-#include "ebb/libswap/write/fragment_reader.h"
 
 namespace ebb::libswap {
 

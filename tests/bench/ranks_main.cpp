@@ -19,6 +19,7 @@
 #include <vector>
 
 #include "ebb/formats/conversion/memory_content.h"
+#include "ebb/formats/describe.h"
 #include "ebb/formats/registry.h"
 #include "ebb/libswap/read/load.h"
 #include "ebb/libswap/sys/aligned_buffer.h"

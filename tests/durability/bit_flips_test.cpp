@@ -4,9 +4,10 @@
 #include <cstdio>
 #include <map>
 
+#include "ebb/formats/describe.h"
 #include "ebb/formats/native/ebb.h"
+#include "ebb/formats/native/store_files.h"
 #include "ebb/formats/native/survey.h"
-#include "ebb/formats/registry.h"
 #include "tests/durability/disk_tree.h"
 #include "tests/durability/machines.h"
 

@@ -9,6 +9,7 @@
 #include <optional>
 
 #include "ebb/formats/conversion/convert.h"
+#include "ebb/formats/describe.h"
 #include "ebb/formats/native/ebb.h"
 #include "ebb/formats/registry.h"
 #include "ebb/libswap/write/write_checkpoint.h"

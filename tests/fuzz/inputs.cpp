@@ -6,7 +6,7 @@
 
 #include "ebb/formats/catalog/catalog.h"
 #include "ebb/formats/core/units.h"
-#include "ebb/formats/registry.h"
+#include "ebb/formats/describe.h"
 #include "ebb/formats/torch/tensor.h"
 #include "tests/support/archives.h"
 

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "ebb/formats/core/crc32c.h"
+#include "ebb/formats/native/manifest.h"
 #include "ebb/formats/native/store_files.h"
 #include "tests/fuzz/inputs.h"
 #include "tests/fuzz/targets.h"

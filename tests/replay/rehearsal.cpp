@@ -6,8 +6,8 @@
 #include "ebb/formats/core/bf16.h"
 #include "ebb/formats/core/compose.h"
 #include "ebb/formats/core/float_cast.h"
+#include "ebb/formats/describe.h"
 #include "ebb/formats/elements/box_reader.h"
-#include "ebb/formats/registry.h"
 #include "ebb/libswap/queue/io_queue.h"
 #include "ebb/libswap/tree/file_tree.h"
 

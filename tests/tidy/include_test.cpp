@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <map>
+#include <set>
 
 #include "tests/tidy/source_tree.h"
 
@@ -123,6 +124,57 @@ TEST(Tidy, FoldersOfALibraryIncludeOnlyWhatStandsBelowThem) {
     }
   }
   EXPECT_TRUE(offenders.none());
+}
+
+// A unit is a header and what is behind it: "libmuon/step/engine".
+using Units = std::map<std::string, std::set<std::string>>;
+
+Units units_of_libraries() {
+  const Folders libraries = {"formats", "libswap", "libmuon"};
+  const auto unit_of = [](const std::string& path) { return path.substr(0, path.rfind('.')); };
+  Units units;
+  for (const SourceFile& file : source_files()) {
+    if (!file.is_cpp() || !contains(libraries, file.top())) continue;
+    std::set<std::string>& included = units[unit_of(file.path)];
+    for (const Include& include : includes_of(file))
+      if (include.quoted) included.insert(unit_of(include.file));
+  }
+  return units;
+}
+
+std::set<std::string> reached_from(const std::string& unit, const Units& units) {
+  std::set<std::string> reached;
+  std::vector<std::string> next = {unit};
+  while (!next.empty()) {
+    const auto found = units.find(next.back());
+    next.pop_back();
+    if (found == units.end()) continue;
+    for (const std::string& included : found->second)
+      if (reached.insert(included).second) next.push_back(included);
+  }
+  return reached;
+}
+
+// A header and its private half, or two that are one matter, may know each other: pairs, and few.
+TEST(Tidy, UnitsThatIncludeEachOtherAreFiveAtMostAndPairs) {
+  const Units units = units_of_libraries();
+  std::map<std::string, std::set<std::string>> reached;
+  for (const auto& [unit, included] : units) reached[unit] = reached_from(unit, units);
+  Offenders offenders;
+  std::set<std::set<std::string>> circles;
+  for (const auto& [unit, others] : reached) {
+    std::set<std::string> circle = {unit};
+    for (const std::string& other : others)
+      if (reached.contains(other) && reached.at(other).contains(unit)) circle.insert(other);
+    if (circle.size() > 1) circles.insert(circle);
+  }
+  for (const auto& circle : circles) {
+    std::string names;
+    for (const std::string& unit : circle) names += unit + " ";
+    if (circle.size() > 2 || circles.size() > 5) offenders.add(names);
+  }
+  EXPECT_TRUE(offenders.none());
+  EXPECT_FALSE(circles.empty()) << "the test looks for what is not there";
 }
 
 struct Room {

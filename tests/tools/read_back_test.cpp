@@ -6,6 +6,7 @@
 #include <filesystem>
 #include <fstream>
 
+#include "ebb/formats/describe.h"
 #include "ebb/formats/registry.h"
 #include "ebb/libswap/tree/file_tree.h"
 #include "ebb/libswap/write/write_checkpoint.h"

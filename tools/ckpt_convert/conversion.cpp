@@ -12,6 +12,7 @@
 #include "ebb/formats/core/compose.h"
 #include "ebb/formats/core/json_text.h"
 #include "ebb/formats/core/units.h"
+#include "ebb/formats/describe.h"
 #include "ebb/formats/registry.h"
 #include "ebb/libswap/read/in_parallel.h"
 #include "ebb/libswap/tree/file_tree.h"

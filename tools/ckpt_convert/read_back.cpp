@@ -4,6 +4,7 @@
 #include "ebb/formats/conversion/content_view.h"
 #include "ebb/formats/core/float_cast.h"
 #include "ebb/formats/core/json_text.h"
+#include "ebb/formats/describe.h"
 #include "ebb/formats/registry.h"
 #include "ebb/formats/state_dict/names.h"
 #include "ebb/libswap/read/digest.h"

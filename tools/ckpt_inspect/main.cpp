@@ -2,8 +2,8 @@
 // anything from a checkpoint and never writes into one.
 #include <cstdlib>
 
+#include "ebb/formats/describe.h"
 #include "ebb/formats/pickle/known_globals.h"
-#include "ebb/formats/registry.h"
 #include "ebb/libswap/sys/process.h"
 #include "tools/ckpt_inspect/flags.h"
 #include "tools/ckpt_inspect/modes.h"

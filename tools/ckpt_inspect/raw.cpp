@@ -4,7 +4,7 @@
 #include <map>
 
 #include "ebb/formats/conversion/glob.h"
-#include "ebb/formats/registry.h"
+#include "ebb/formats/describe.h"
 #include "tools/ckpt_inspect/modes.h"
 #include "tools/cli/text.h"
 

@@ -4,6 +4,7 @@
 #include "ebb/formats/core/json_text.h"
 #include "ebb/formats/core/units.h"
 #include "ebb/formats/native/meta_scan.h"
+#include "ebb/formats/native/store_files.h"
 #include "tools/ckpt_inspect/raw.h"
 #include "tools/cli/text.h"
 

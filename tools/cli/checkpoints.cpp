@@ -14,6 +14,7 @@
 #include "ebb/formats/catalog/with_catalog.h"
 #include "ebb/formats/core/json_text.h"
 #include "ebb/formats/core/nearest.h"
+#include "ebb/formats/describe.h"
 #include "ebb/formats/pickle/known_globals.h"
 #include "ebb/formats/registry.h"
 #include "ebb/libswap/tree/file_tree.h"

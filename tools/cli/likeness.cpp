@@ -4,7 +4,7 @@
 
 #include "ebb/formats/catalog/known_files.h"
 #include "ebb/formats/core/units.h"
-#include "ebb/formats/registry.h"
+#include "ebb/formats/describe.h"
 
 namespace ebb::tools {
 

@@ -11,6 +11,7 @@
 #include "ebb/formats/catalog/known_files.h"
 #include "ebb/formats/core/folder_tree.h"
 #include "ebb/formats/core/json_text.h"
+#include "ebb/formats/describe.h"
 #include "ebb/formats/folders/folders.h"
 #include "ebb/formats/pickle/known_globals.h"
 #include "ebb/formats/registry.h"

@@ -9,6 +9,7 @@
 #include <thread>
 
 #include "ebb/formats/conversion/convert.h"
+#include "ebb/formats/describe.h"
 #include "ebb/formats/registry.h"
 #include "ebb/libswap/publish/temporaries.h"
 #include "ebb/libswap/tree/file_tree.h"

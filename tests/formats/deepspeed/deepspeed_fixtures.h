@@ -8,7 +8,7 @@
 #include <string_view>
 #include <utility>
 
-#include "ebb/formats/registry.h"
+#include "ebb/formats/describe.h"
 #include "tests/support/source_tree.h"
 
 namespace ebb {

@@ -8,8 +8,8 @@
 
 #include "ebb/formats/deepspeed/deepspeed.h"
 #include "ebb/formats/deepspeed/names.h"
+#include "ebb/formats/describe.h"
 #include "ebb/formats/pickle/known_globals.h"
-#include "ebb/formats/registry.h"
 #include "tests/formats/deepspeed/deepspeed_fixtures.h"
 #include "tests/support/archives.h"
 #include "tests/support/expected.h"

@@ -6,7 +6,7 @@
 #include <set>
 
 #include "ebb/formats/deepspeed/deepspeed.h"
-#include "ebb/formats/registry.h"
+#include "ebb/formats/describe.h"
 #include "tests/formats/deepspeed/deepspeed_fixtures.h"
 #include "tests/formats/deepspeed/made_content.h"
 #include "tests/support/archives.h"

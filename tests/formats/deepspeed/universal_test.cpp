@@ -7,7 +7,7 @@
 
 #include "ebb/formats/deepspeed/deepspeed.h"
 #include "ebb/formats/deepspeed/names.h"
-#include "ebb/formats/registry.h"
+#include "ebb/formats/describe.h"
 #include "tests/formats/deepspeed/deepspeed_fixtures.h"
 #include "tests/formats/deepspeed/made_content.h"
 #include "tests/support/emit_in_memory.h"

@@ -6,7 +6,7 @@
 #include <functional>
 
 #include "ebb/formats/deepspeed/deepspeed.h"
-#include "ebb/formats/registry.h"
+#include "ebb/formats/describe.h"
 #include "ebb/formats/state_dict/names.h"
 #include "ebb/formats/state_dict/numbers.h"
 #include "ebb/formats/torch/file_writer.h"

@@ -3,7 +3,7 @@
 
 #include <algorithm>
 
-#include "ebb/formats/registry.h"
+#include "ebb/formats/describe.h"
 #include "ebb/formats/state_dict/names.h"
 #include "ebb/formats/torch/file_writer.h"
 #include "tests/formats/folders/folders_fixtures.h"

@@ -3,8 +3,9 @@
 
 #include <tuple>
 
+#include "ebb/formats/describe.h"
 #include "ebb/formats/folders/folders.h"
-#include "ebb/formats/registry.h"
+#include "ebb/formats/pickle/pickle_writer.h"
 #include "tests/formats/folders/folders_fixtures.h"
 #include "tests/support/archives.h"
 

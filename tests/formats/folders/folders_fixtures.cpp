@@ -6,7 +6,7 @@
 #include <algorithm>
 #include <filesystem>
 
-#include "ebb/formats/registry.h"
+#include "ebb/formats/describe.h"
 #include "tests/support/expected.h"
 
 namespace ebb::folders_test {

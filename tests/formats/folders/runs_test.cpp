@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "ebb/formats/catalog/resume.h"
+#include "ebb/formats/describe.h"
 #include "ebb/formats/registry.h"
 #include "ebb/formats/state_dict/names.h"
 #include "tests/formats/folders/folders_fixtures.h"

@@ -8,8 +8,9 @@
 
 #include "ebb/formats/catalog/resume.h"
 #include "ebb/formats/conversion/convert.h"
+#include "ebb/formats/describe.h"
 #include "ebb/formats/registry.h"
-#include "ebb/formats/state_dict/numbers.h"
+#include "ebb/formats/state_dict/names.h"
 #include "tests/formats/folders/folders_fixtures.h"
 #include "tests/support/emit_in_memory.h"
 #include "tests/support/expected.h"

@@ -10,8 +10,8 @@
 
 #include "ebb/formats/catalog/catalog.h"
 #include "ebb/formats/core/units.h"
+#include "ebb/formats/describe.h"
 #include "ebb/formats/megatron/flat_boxes.h"
-#include "ebb/formats/registry.h"
 #include "ebb/formats/torch/archive.h"
 #include "ebb/formats/torch/file_writer.h"
 #include "tests/support/archives.h"

@@ -20,8 +20,8 @@
 #include "ebb/formats/catalog/catalog.h"
 #include "ebb/formats/core/sha256.h"
 #include "ebb/formats/core/units.h"
+#include "ebb/formats/describe.h"
 #include "ebb/formats/hdf5/superblock.h"
-#include "ebb/formats/registry.h"
 #include "tests/support/source_tree.h"
 
 namespace ebb {

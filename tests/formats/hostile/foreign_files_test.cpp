@@ -1,7 +1,7 @@
 // What lies where a checkpoint's file should be, called by its name.
 #include <gtest/gtest.h>
 
-#include "ebb/formats/registry.h"
+#include "ebb/formats/describe.h"
 #include "tests/support/source_tree.h"
 
 namespace ebb {

@@ -4,7 +4,7 @@
 
 #include <algorithm>
 
-#include "ebb/formats/registry.h"
+#include "ebb/formats/describe.h"
 #include "tests/formats/megatron/support.h"
 #include "tests/support/expected.h"
 #include "tests/support/source_tree.h"

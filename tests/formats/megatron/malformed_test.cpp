@@ -6,9 +6,9 @@
 
 #include "ebb/formats/conversion/content_view.h"
 #include "ebb/formats/core/sha256.h"
+#include "ebb/formats/describe.h"
 #include "ebb/formats/megatron/flat_boxes.h"
 #include "ebb/formats/megatron/megatron.h"
-#include "ebb/formats/registry.h"
 #include "tests/formats/megatron/support.h"
 #include "tests/support/emit_in_memory.h"
 #include "tests/support/source_tree.h"

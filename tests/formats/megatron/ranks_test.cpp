@@ -5,9 +5,9 @@
 #include <algorithm>
 
 #include "ebb/formats/catalog/resume.h"
+#include "ebb/formats/describe.h"
 #include "ebb/formats/megatron/megatron.h"
 #include "ebb/formats/pickle/pickle_writer.h"
-#include "ebb/formats/registry.h"
 #include "tests/support/archives.h"
 #include "tests/support/expected.h"
 #include "tests/support/pickled_tensors.h"

@@ -5,8 +5,8 @@
 #include <algorithm>
 
 #include "ebb/formats/core/json_text.h"
+#include "ebb/formats/describe.h"
 #include "ebb/formats/megatron/names.h"
-#include "ebb/formats/registry.h"
 #include "tests/support/source_tree.h"
 
 namespace ebb::megatron_test {

@@ -8,9 +8,9 @@
 
 #include "ebb/formats/catalog/with_catalog.h"
 #include "ebb/formats/core/float_cast.h"
+#include "ebb/formats/describe.h"
 #include "ebb/formats/megatron/megatron.h"
 #include "ebb/formats/megatron/names.h"
-#include "ebb/formats/registry.h"
 #include "tests/formats/megatron/support.h"
 #include "tests/formats/megatron/written.h"
 #include "tests/support/emit_in_memory.h"

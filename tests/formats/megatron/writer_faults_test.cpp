@@ -3,7 +3,7 @@
 
 #include <gtest/gtest.h>
 
-#include "ebb/formats/registry.h"
+#include "ebb/formats/describe.h"
 #include "tests/formats/megatron/support.h"
 #include "tests/support/source_tree.h"
 

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "ebb/formats/conversion/convert.h"
+#include "ebb/formats/describe.h"
 #include "ebb/formats/registry.h"
 #include "tests/support/emit_in_memory.h"
 #include "tests/support/expected.h"

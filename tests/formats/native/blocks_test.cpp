@@ -3,8 +3,8 @@
 
 #include <cstring>
 
+#include "ebb/formats/describe.h"
 #include "ebb/formats/native/ebb.h"
-#include "ebb/formats/registry.h"
 #include "tests/formats/native/by_hand.h"
 
 namespace ebb::formats {

@@ -1,12 +1,13 @@
 // Stores made by hand from the page, read as checkpoints.
 #include "ebb/formats/native/ebb.h"
+#include "ebb/formats/native/store_files.h"
 
 #include <gtest/gtest.h>
 
 #include <cstring>
 
+#include "ebb/formats/describe.h"
 #include "ebb/formats/native/survey.h"
-#include "ebb/formats/registry.h"
 #include "tests/support/source_tree.h"
 
 namespace ebb::formats {

@@ -4,9 +4,9 @@
 
 #include <algorithm>
 
+#include "ebb/formats/describe.h"
 #include "ebb/formats/native/ebb.h"
 #include "ebb/formats/native/survey.h"
-#include "ebb/formats/registry.h"
 #include "tests/support/emit_in_memory.h"
 #include "tests/support/source_tree.h"
 

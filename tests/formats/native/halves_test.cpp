@@ -4,8 +4,8 @@
 #include <bit>
 #include <cstring>
 
+#include "ebb/formats/describe.h"
 #include "ebb/formats/native/ebb.h"
-#include "ebb/formats/registry.h"
 #include "tests/formats/native/by_hand.h"
 
 namespace ebb::formats {

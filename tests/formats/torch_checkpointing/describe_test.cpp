@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <filesystem>
 
-#include "ebb/formats/registry.h"
+#include "ebb/formats/describe.h"
 #include "ebb/formats/torch_checkpointing/torch_checkpointing.h"
 #include "tests/formats/torch/sharded_pickles.h"
 #include "tests/support/expected.h"

@@ -4,7 +4,7 @@
 
 #include <filesystem>
 
-#include "ebb/formats/registry.h"
+#include "ebb/formats/describe.h"
 #include "ebb/formats/torch_checkpointing/metadata.h"
 #include "ebb/formats/torch_checkpointing/torch_checkpointing.h"
 #include "tests/support/emit_in_memory.h"

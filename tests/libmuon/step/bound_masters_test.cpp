@@ -3,7 +3,7 @@
 // are kept in fp32 is for covering_test.cpp.
 #include <gtest/gtest.h>
 
-#include "ebb/formats/registry.h"
+#include "ebb/formats/describe.h"
 #include "ebb/libswap/tree/file_tree.h"
 #include "tests/libmuon/support/bound_masters.h"
 #include "tests/libmuon/support/training.h"

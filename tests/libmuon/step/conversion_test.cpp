@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "ebb/formats/conversion/convert.h"
+#include "ebb/formats/describe.h"
 #include "ebb/formats/registry.h"
 #include "ebb/libmuon/spec/presets.h"
 #include "ebb/libswap/queue/io_queue.h"

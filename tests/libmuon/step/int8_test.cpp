@@ -8,7 +8,7 @@
 #include <string>
 
 #include "ebb/formats/core/int8_blocks.h"
-#include "ebb/formats/registry.h"
+#include "ebb/formats/describe.h"
 #include "ebb/libmuon/kernels/kernels.h"
 #include "ebb/libmuon/spec/presets.h"
 #include "ebb/libswap/tree/file_tree.h"

@@ -6,7 +6,7 @@
 #include <string>
 #include <utility>
 
-#include "ebb/formats/registry.h"
+#include "ebb/formats/describe.h"
 #include "ebb/libswap/queue/io_queue.h"
 #include "ebb/libswap/tree/file_tree.h"
 #include "tests/libmuon/support/failing_world.h"

@@ -6,7 +6,7 @@
 #include <cmath>
 #include <string>
 
-#include "ebb/formats/registry.h"
+#include "ebb/formats/describe.h"
 #include "ebb/libmuon/spec/presets.h"
 #include "ebb/libswap/tree/file_tree.h"
 #include "tests/libmuon/support/failing_world.h"

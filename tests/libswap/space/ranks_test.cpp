@@ -2,7 +2,7 @@
 // how another number of ranks takes it over, wherever its parts lie.
 #include <thread>
 
-#include "ebb/formats/registry.h"
+#include "ebb/formats/describe.h"
 #include "ebb/libmuon/comm/communicator.h"
 #include "ebb/libswap/tree/file_tree.h"
 #include "tests/libswap/space/space_rig.h"

@@ -1,8 +1,8 @@
 // A store on a real disk, read the way the tools read it: the engine's files are the checkpoint.
 #include <gtest/gtest.h>
 
+#include "ebb/formats/describe.h"
 #include "ebb/formats/native/ebb.h"
-#include "ebb/formats/registry.h"
 #include "ebb/libswap/store/store_set.h"
 #include "ebb/libswap/tree/file_tree.h"
 #include "tests/libswap/store/store_on_disk.h"

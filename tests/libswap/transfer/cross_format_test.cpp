@@ -10,6 +10,7 @@
 #include "ebb/formats/conversion/content_check.h"
 #include "ebb/formats/conversion/convert.h"
 #include "ebb/formats/core/float_cast.h"
+#include "ebb/formats/describe.h"
 #include "ebb/formats/registry.h"
 #include "ebb/formats/state_dict/names.h"
 #include "ebb/libswap/tree/file_tree.h"

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "ebb/formats/conversion/memory_content.h"
+#include "ebb/formats/describe.h"
 #include "ebb/formats/registry.h"
 #include "ebb/libswap/read/digest.h"
 #include "ebb/libswap/read/load.h"

@@ -2,7 +2,7 @@
 // would be a hundred times. Caches make it more than ten.
 #include <gtest/gtest.h>
 
-#include "ebb/formats/registry.h"
+#include "ebb/formats/describe.h"
 #include "tests/support/cpu_time.h"
 #include "tests/support/program.h"
 #include "tests/support/source_tree.h"
