@@ -34,7 +34,7 @@ install(FILES ${CMAKE_CURRENT_BINARY_DIR}/ebb-config.cmake cmake/EbbDependencies
 # A header is public when it is in this list or is included by one that is.
 set(EBB_PUBLIC_HEADERS
   formats/conversion/convert.h formats/conversion/memory_content.h formats/core/result.h
-  formats/core/sha256.h formats/registry.h
+  formats/core/sha256.h formats/describe.h formats/registry.h
   libswap/pager/stream.h libswap/queue/disk_probe.h libswap/queue/io_queue.h libswap/read/load.h
   libswap/space/state_store.h libswap/space/swap_space.h
   libswap/store/store.h libswap/store/store_set.h libswap/sys/process.h libswap/sys/thread.h
