@@ -12,6 +12,7 @@ import socket
 import subprocess
 import sys
 import tempfile
+import textwrap
 import warnings
 from importlib.util import find_spec
 from types import SimpleNamespace
@@ -349,8 +350,7 @@ def main(words):
             text = str(error) or type(error).__name__
             word, said = "FAILED", next((x for x in reversed(text.splitlines()) if x.strip()), "")[:160]
             bad += 1
-            if os.environ.get("EBB_TEST_LOG"):
-                print(text)
+            print(textwrap.indent(text[-8000:], "    "))
         print(f"{word:6} {label:74} {said}", flush=True)
     return 1 if bad or not good else 0
 

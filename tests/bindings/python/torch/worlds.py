@@ -15,6 +15,7 @@ import signal
 import socket
 import sys
 import tempfile
+import textwrap
 import threading
 import time
 import traceback
@@ -129,8 +130,8 @@ def run_rows() -> None:
         bad += word == "FAILED"
         took = time.monotonic() - began
         print(f"{word:6} {each.label:64} {said[:150]} ({took:.1f} s)", flush=True)
-        if "-v" in sys.argv and word != "ok" or word == "FAILED" and os.environ.get("EBB_TEST_LOG"):
-            print(text, flush=True)
+        if word == "FAILED" or "-v" in sys.argv and word != "ok":
+            print(textwrap.indent(text[-8000:], "    "), flush=True)
         shutil.rmtree(work, ignore_errors=True)
     sys.exit(1 if bad or not good else 0)
 
