@@ -22,11 +22,7 @@ std::string written_tag(const Content& what) {
 // `latest` or `latest_universal`: the name of the folder, which loaders read first.
 OutputFile latest_file(std::string name, std::string_view tag) {
   const ByteView bytes = view_of(tag);
-  OutputFile file;
-  file.name = std::move(name);
-  file.size = bytes.size();
-  file.fragments.emplace_back().data = ByteVector(bytes.begin(), bytes.end());
-  return file;
+  return literal_file(std::move(name), ByteVector(bytes.begin(), bytes.end()));
 }
 
 // Says which tensors are stored in another dtype than the content's, and only so: flat buffers

@@ -1,5 +1,5 @@
-// The store's own format as values: its manifest. docs/formats/native.md is the byte
-// layout; this header is what the rest of the code sees of it.
+// A store's manifest as values. docs/formats/native.md is the byte layout; this header is what the
+// rest of the code sees of it.
 #pragma once
 
 #include <array>

@@ -220,9 +220,7 @@ OutputFile index_of_files(const std::vector<std::vector<Item>>& files) {
   }
   ByteVector bytes;
   append_text(bytes, text + "}}\n");
-  OutputFile index{.name = std::string(kIndexFile), .size = bytes.size()};
-  index.fragments.push_back({0, std::move(bytes)});
-  return index;
+  return literal_file(std::string(kIndexFile), std::move(bytes));
 }
 
 // What is neither tensor nor text goes into the first file, whoever reads one alone.

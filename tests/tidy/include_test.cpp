@@ -13,6 +13,8 @@ namespace {
 
 using Folders = std::vector<std::string>;
 
+const Folders kLibraries = {"formats", "libswap", "libmuon"};
+
 bool contains(const Folders& folders, const std::string& name) {
   return std::find(folders.begin(), folders.end(), name) != folders.end();
 }
@@ -60,12 +62,12 @@ TEST(Tidy, QuotedIncludesAreFilesOfTheProjectNamedFromItsRoot) {
 
 // As after installation, where nothing of ours may lie in a consumer's way under another name.
 TEST(Tidy, HeadersOfTheLibrariesAreIncludedAsEbb) {
-  const Folders libraries = {"formats", "libswap", "libmuon"};
   Offenders offenders;
   for (const SourceFile& file : source_files()) {
     for (const Include& include : includes_of(file)) {
       const std::string top = include.file.substr(0, include.file.find('/'));
-      if (!include.quoted || contains(libraries, top) == include.path.starts_with("ebb/")) continue;
+      if (!include.quoted || contains(kLibraries, top) == include.path.starts_with("ebb/"))
+        continue;
       offenders.add(file, include.line, include.path);
     }
   }
@@ -111,9 +113,8 @@ std::size_t floor_of(const std::string& folder) {
 
 TEST(Tidy, FoldersOfALibraryIncludeOnlyWhatStandsBelowThem) {
   Offenders offenders;
-  const Folders libraries = {"formats", "libswap", "libmuon"};
   for (const SourceFile& file : source_files()) {
-    if (!file.is_cpp() || !contains(libraries, file.top())) continue;
+    if (!file.is_cpp() || !contains(kLibraries, file.top())) continue;
     const std::string folder = file.path.substr(0, file.path.rfind('/'));
     if (floor_of(folder) == kFloors.size()) offenders.add(file, 1, "its folder has no floor");
     for (const Include& include : includes_of(file)) {
@@ -130,11 +131,10 @@ TEST(Tidy, FoldersOfALibraryIncludeOnlyWhatStandsBelowThem) {
 using Units = std::map<std::string, std::set<std::string>>;
 
 Units units_of_libraries() {
-  const Folders libraries = {"formats", "libswap", "libmuon"};
   const auto unit_of = [](const std::string& path) { return path.substr(0, path.rfind('.')); };
   Units units;
   for (const SourceFile& file : source_files()) {
-    if (!file.is_cpp() || !contains(libraries, file.top())) continue;
+    if (!file.is_cpp() || !contains(kLibraries, file.top())) continue;
     std::set<std::string>& included = units[unit_of(file.path)];
     for (const Include& include : includes_of(file))
       if (include.quoted) included.insert(unit_of(include.file));
