@@ -6,6 +6,7 @@
 #include <functional>
 #include <optional>
 
+#include "tests/libmuon/support/elements.h"
 #include "tests/libmuon/support/world.h"
 
 namespace ebb::test {
@@ -33,12 +34,11 @@ inline Result<> hand_in(RankEngine& rank, std::uint64_t step, const Script& scri
       EBB_TRY(rank.engine().no_gradient(param, *said.none));
       continue;
     }
-    const FlatRange held = plan.gradients().held(param, plan.rank());
     auto& gradient = rank.gradients()[param];
-    gradient.assign(held.count, 0.0f);
-    if (said.noise)
-      for (std::uint64_t i = 0; i < held.count; ++i)
-        gradient[i] = noise(param, *said.noise, held.first + i);
+    gradient.clear();
+    for_elements(plan.gradients(), param, plan.rank(), [&](std::uint64_t element, std::uint64_t) {
+      gradient.push_back(said.noise ? noise(param, *said.noise, element) : 0.0f);
+    });
     EBB_TRY(rank.engine().gradient_ready(param, gradient));
   }
   return {};
