@@ -19,12 +19,14 @@ constexpr unsigned kEntries = 512;
 
 }  // namespace
 
-Result<std::unique_ptr<PlainDisk>> PlainDisk::make(const std::filesystem::path& directory,
-                                                   std::uint64_t bytes) {
+Result<std::unique_ptr<PlainDisk>> PlainDisk::make() {
   std::unique_ptr<PlainDisk> disk(new PlainDisk());
-  EBB_TRY(disk->open(directory, bytes));
-  // Fresh extents cost more: written once before anything is measured.
-  EBB_TRY(disk->move({{.writes = true, .next = 0, .end = 2 * disk->bytes_}}, {}));
+  const int error = ::io_uring_queue_init(kEntries, &disk->ring_, 0);
+  if (error != 0) return libswap::errno_error(-error, "cannot open an io_uring");
+  disk->ring_open_ = true;
+  EBB_TRY_ASSIGN(disk->in_, libswap::AlignedBuffer::allocate(kMemory));
+  EBB_TRY_ASSIGN(disk->out_, libswap::AlignedBuffer::allocate(kMemory));
+  std::ranges::fill(disk->in_.bytes(), std::byte{0});  // the pages are there
   return disk;
 }
 
@@ -32,48 +34,29 @@ PlainDisk::~PlainDisk() {
   if (ring_open_) ::io_uring_queue_exit(&ring_);
 }
 
-Result<> PlainDisk::open(const std::filesystem::path& directory, std::uint64_t bytes) {
-  bytes_ = formats::align_up(bytes, kMemory);
-  const std::string path = (directory / "plain").string();
-  const int flags = O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC;
-  file_ = libswap::Descriptor(::open(path.c_str(), flags | O_DIRECT, 0600));
-  if (!file_ && errno == EINVAL) file_ = libswap::Descriptor(::open(path.c_str(), flags, 0600));
-  if (!file_) return libswap::errno_error(errno, "cannot make " + path);
-  ::unlink(path.c_str());
-  if (::fallocate(file_.get(), 0, 0, static_cast<off_t>(2 * bytes_)) != 0)
-    return libswap::errno_error(errno, compose("cannot reserve {} bytes in {}", 2 * bytes_, path));
-  const int error = ::io_uring_queue_init(kEntries, &ring_, 0);
-  if (error != 0) return libswap::errno_error(-error, "cannot open an io_uring");
-  ring_open_ = true;
-  EBB_TRY_ASSIGN(in_, libswap::AlignedBuffer::allocate(kMemory));
-  EBB_TRY_ASSIGN(out_, libswap::AlignedBuffer::allocate(kMemory));
-  std::uint64_t noise = 1;
-  for (std::byte& byte : out_.bytes())
-    byte = static_cast<std::byte>((noise = noise * 6364136223846793005u + 1) >> 56);
-  std::ranges::copy(out_.bytes(), in_.bytes().begin());
-  return {};
-}
-
-void PlainDisk::send(Lane& lane, std::uint64_t number, const Mix& mix) {
-  if (lane.place + mix.block > kMemory) lane.place = 0;
-  std::byte* const memory = (lane.writes ? out_ : in_).bytes().data() + lane.place;
+void PlainDisk::send(const Places& places, Lane& lane, std::uint64_t number, std::uint32_t block) {
+  std::byte* const memory = (lane.writes ? out_ : in_).bytes().data() + lane.next % kMemory;
+  const std::uint64_t bytes = places.content.size();
+  const auto& starts = lane.writes ? places.writes : places.reads;
+  const std::uint64_t offset = starts[lane.next / bytes] + lane.next % bytes;
   io_uring_sqe* const entry = ::io_uring_get_sqe(&ring_);
   if (lane.writes)
-    ::io_uring_prep_write(entry, file_.get(), memory, mix.block, lane.next);
+    ::io_uring_prep_write(entry, file_.get(), memory, block, offset);
   else
-    ::io_uring_prep_read(entry, file_.get(), memory, mix.block, lane.next);
+    ::io_uring_prep_read(entry, file_.get(), memory, block, offset);
   ::io_uring_sqe_set_data64(entry, number);
-  lane.next += mix.block;
-  lane.place += mix.block;
+  lane.next += block;
   ++lane.in_flight;
 }
 
-Result<> PlainDisk::move(std::vector<Lane> lanes, const Mix& mix) {
+Result<> PlainDisk::move(const Places& places, std::vector<Lane> lanes, const Mix& mix) {
+  const auto block =
+      static_cast<std::uint32_t>(std::min<std::uint64_t>(mix.block, places.content.size()));
   std::uint32_t in_flight = 0;
   const auto fill = [&] {
     for (std::uint64_t i = 0; i < lanes.size(); ++i)
       for (; lanes[i].in_flight < mix.depth && lanes[i].next < lanes[i].end; ++in_flight)
-        send(lanes[i], i, mix);
+        send(places, lanes[i], i, block);
   };
   Result<> result;
   for (fill(); in_flight > 0;) {
@@ -82,7 +65,7 @@ Result<> PlainDisk::move(std::vector<Lane> lanes, const Mix& mix) {
     io_uring_cqe* done = nullptr;
     while (::io_uring_cq_ready(&ring_) > 0 && ::io_uring_peek_cqe(&ring_, &done) == 0) {
       if (result && done->res < 0) result = libswap::errno_error(-done->res, "a plain transfer");
-      if (result && static_cast<std::uint32_t>(done->res) < mix.block)
+      if (result && static_cast<std::uint32_t>(done->res) < block)
         result = Error{Code::io, "a plain transfer was short"};
       --lanes[::io_uring_cqe_get_data64(done)].in_flight;
       --in_flight;
@@ -93,17 +76,24 @@ Result<> PlainDisk::move(std::vector<Lane> lanes, const Mix& mix) {
   return result;
 }
 
-Result<double> PlainDisk::run(const Mix& mix) {
+Result<double> PlainDisk::run(const Places& places, const Mix& mix) {
+  const int flags = O_RDWR | O_CLOEXEC;
+  file_ = libswap::Descriptor(::open(places.file.c_str(), flags | O_DIRECT));
+  if (!file_ && errno == EINVAL) file_ = libswap::Descriptor(::open(places.file.c_str(), flags));
+  if (!file_) return libswap::errno_error(errno, "cannot open " + places.file.string());
+  for (std::uint64_t at = 0; at < kMemory; at += places.content.size())
+    std::ranges::copy(places.content, out_.bytes().data() + at);
+  const std::uint64_t all = places.reads.size() * places.content.size();
+  const std::uint64_t group = mix.order == Mix::Order::together ? all : kMemory;
   const auto begin = std::chrono::steady_clock::now();
-  const std::uint64_t group = mix.order == Mix::Order::together ? bytes_ : kMemory;
-  for (std::uint64_t at = 0; at < bytes_; at += group) {
-    const Lane read{.next = at, .end = at + group};
-    const Lane write{.writes = true, .next = bytes_ + at, .end = bytes_ + at + group};
+  for (std::uint64_t at = 0; at < all; at += group) {
+    const Lane read{.next = at, .end = std::min(at + group, all)};
+    const Lane write{.writes = true, .next = read.next, .end = read.end};
     if (mix.order == Mix::Order::together) {
-      EBB_TRY(move({read, write}, mix));
+      EBB_TRY(move(places, {read, write}, mix));
     } else {
-      EBB_TRY(move({read}, mix));
-      EBB_TRY(move({write}, mix));
+      EBB_TRY(move(places, {read}, mix));
+      EBB_TRY(move(places, {write}, mix));
     }
   }
   return libswap::seconds_since(begin);

@@ -1,5 +1,6 @@
-// What a disk gives to whoever reads and writes as a step does: liburing and nothing of Ebb's queue
-// or pager between.
+// What a disk gives to whoever reads and writes where a step does: liburing and nothing of Ebb's
+// queue or pager between. Of a disk that is shared one file may be a sixth faster than the next, so
+// the step's own file is measured.
 #pragma once
 
 #include <liburing.h>
@@ -11,6 +12,7 @@
 
 #include "ebb/libswap/sys/aligned_buffer.h"
 #include "ebb/libswap/sys/unique.h"
+#include "tests/bench/swap_step.h"
 
 namespace ebb::bench {
 
@@ -23,30 +25,26 @@ class PlainDisk {
     enum class Order : std::uint8_t { together, in_turns } order = Order::together;
   };
 
-  // A file of twice the bytes, written once; it has no name. O_DIRECT where there is that.
-  static Result<std::unique_ptr<PlainDisk>> make(const std::filesystem::path& directory,
-                                                 std::uint64_t bytes);
+  static Result<std::unique_ptr<PlainDisk>> make();
   ~PlainDisk();
   PlainDisk(const PlainDisk&) = delete;
   PlainDisk& operator=(const PlainDisk&) = delete;
 
-  // Seconds to read one half of the file and write the other, through 64 MiB of huge pages each
-  // way. REQUIRES: a block that divides 64 MiB, a depth that fits into it.
-  Result<double> run(const Mix& mix);
+  // Seconds to read and write all places, in their order, through 64 MiB of huge pages each way;
+  // O_DIRECT where there is that. What is written is the content: nothing changes. REQUIRES: the
+  // content divides 64 MiB, and a block divides it or is longer; a depth that fits into 64 MiB.
+  Result<double> run(const Places& places, const Mix& mix);
 
  private:
   struct Lane {
     bool writes = false;
-    std::uint64_t next = 0, end = 0;  // of the file
-    std::uint64_t place = 0;          // in the memory
+    std::uint64_t next = 0, end = 0;  // bytes of all places, one after another
     std::uint32_t in_flight = 0;
   };
   PlainDisk() = default;
-  Result<> open(const std::filesystem::path& directory, std::uint64_t bytes);
-  Result<> move(std::vector<Lane> lanes, const Mix& mix);
-  void send(Lane& lane, std::uint64_t number, const Mix& mix);
+  Result<> move(const Places& places, std::vector<Lane> lanes, const Mix& mix);
+  void send(const Places& places, Lane& lane, std::uint64_t number, std::uint32_t block);
 
-  std::uint64_t bytes_ = 0;
   libswap::Descriptor file_;
   io_uring ring_{};
   bool ring_open_ = false;

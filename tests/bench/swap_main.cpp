@@ -37,7 +37,9 @@ class Rounds {
       : directory_(std::move(directory)), bytes_(bytes) {}
 
   Result<StepTimes> measure(const std::string& what) {
-    if (const auto mix = mixes().find(what); mix != mixes().end()) return limit(mix->second);
+    if (what == "bare-limit") return limit("bare", mixes().at("limit-4m-8"));
+    if (const auto mix = mixes().find(what); mix != mixes().end())
+      return limit("step", mix->second);
     if (what == "probe") return predicted();
     EBB_TRY_ASSIGN(PagedStep * step, step_named(what));
     return step->step(what == "bare" ? PagedStep::Work::none : PagedStep::Work::update);
@@ -48,12 +50,16 @@ class Rounds {
   }
 
  private:
-  Result<StepTimes> limit(const PlainDisk::Mix& mix) {
+  // Of the disk where that step reads and writes.
+  Result<StepTimes> limit(const std::string& of, const PlainDisk::Mix& mix) {
     if (plain_ == nullptr) {
-      EBB_TRY_ASSIGN(plain_, PlainDisk::make(directory_, bytes_));
+      EBB_TRY_ASSIGN(plain_, PlainDisk::make());
     }
-    StepTimes times{.read_bytes = bytes_, .written_bytes = bytes_};
-    EBB_TRY_ASSIGN(times.seconds, plain_->run(mix));
+    EBB_TRY_ASSIGN(PagedStep * step, step_named(of));
+    EBB_TRY_ASSIGN(const bench::Places places, step->places());
+    StepTimes times;
+    times.read_bytes = times.written_bytes = places.reads.size() * places.content.size();
+    EBB_TRY_ASSIGN(times.seconds, plain_->run(places, mix));
     return times;
   }
   // A step's bytes at the rate that our own probe of the disk finds in a moment.

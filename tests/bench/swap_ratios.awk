@@ -55,6 +55,7 @@ END {
   write_json(sprintf("\"rounds\": %d", rounds))
   write_json("\"limit\": \"" limit "\"")
   speed("step_vs_limit", "step", limit)
+  speed("bare_vs_limit", "bare", "bare-limit")
   speed("step_vs_deepspeed_default", "step", "ds-default")
   tuned = "ds-tuned"
   if ((tuned, 1) in seconds) {

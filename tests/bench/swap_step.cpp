@@ -11,6 +11,7 @@
 #include <thread>
 
 #include "ebb/formats/core/units.h"
+#include "ebb/formats/native/store_files.h"
 #include "ebb/libswap/sys/process.h"
 
 // The linker sends every call of ISA-L's CRC32C through here (--wrap).
@@ -159,10 +160,35 @@ Result<StepTimes> PagedStep::step(Work work) {
   return times;
 }
 
-Result<> PagedStep::compare() {
-  set_checksums(config_.checksums);
+std::pair<float, float> PagedStep::state() const {
   float param = kFirstParam, momentum = kFirstMomentum;
   for (std::uint64_t i = 0; i < updates_; ++i) update(&param, &momentum, 1);
+  return {param, momentum};
+}
+
+Result<Places> PagedStep::places() const {
+  const formats::native::Superblock& superblock = store_->superblock();
+  const Rank rank = superblock.rank;
+  Places places{.file = config_.directory /
+                        formats::native::rank_directory(rank, superblock.world) /
+                        formats::native::data_file(superblock.store, rank)};
+  for (std::uint64_t tile = 0; tile < superblock.tiles; ++tile) {
+    EBB_TRY_ASSIGN(const libswap::Store::Write write, store_->begin_write(tile, step_ + 1));
+    places.reads.push_back(store_->read_place(tile).offset);
+    places.writes.push_back(write.place.offset);
+  }
+  const auto [param, momentum] = state();
+  std::vector<float> values(superblock.tile_bytes / sizeof(float), param);
+  std::fill_n(values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2), values.size() / 2,
+              momentum);
+  const auto bytes = std::as_bytes(std::span(values));
+  places.content.assign(bytes.begin(), bytes.end());
+  return places;
+}
+
+Result<> PagedStep::compare() {
+  set_checksums(config_.checksums);
+  const auto [param, momentum] = state();
   std::vector<TileVisit> visits;
   for (std::uint64_t tile = 0; tile < store_->superblock().tiles; ++tile)
     visits.push_back({tile, TileCache::Use::read});

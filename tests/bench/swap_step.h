@@ -5,8 +5,10 @@
 #include <cstdint>
 #include <filesystem>
 #include <memory>
+#include <utility>
 #include <vector>
 
+#include "ebb/formats/core/bytes.h"
 #include "ebb/libswap/pager/stream.h"
 
 namespace ebb::bench {
@@ -20,6 +22,14 @@ struct StepTimes {
   // Of the whole process, and system time among it of the queue's thread alone.
   double user_s = 0, system_s = 0, io_thread_s = 0;
   std::uint64_t read_bytes = 0, written_bytes = 0;
+};
+
+// Where in a file a step reads and writes, in its order, and what lies where it reads: in each
+// place the same bytes.
+struct Places {
+  std::filesystem::path file;
+  std::vector<std::uint64_t> reads, writes;
+  ByteVector content;
 };
 
 class PagedStep {
@@ -42,6 +52,9 @@ class PagedStep {
   enum class Work : std::uint8_t { update, none };
   // Until the last byte is with the disk.
   Result<StepTimes> step(Work work);
+  // Of the next step. What lies where it writes is of no use to anybody. REQUIRES: nothing
+  // resident.
+  Result<Places> places() const;
   // Every element is what so many updates make of it. Reads all state.
   Result<> compare();
 
@@ -49,6 +62,7 @@ class PagedStep {
   explicit PagedStep(const Config& config) : config_(config) {}
   Result<> open();
   Result<> visit(libswap::TileCache::Use use, Work work);
+  std::pair<float, float> state() const;  // of each element: parameter, momentum
   void wait_until_written(std::uint64_t bytes) const;
   double io_thread_seconds() const;
 

@@ -27,8 +27,9 @@ TEST(SwapBenchmark, WritesEveryFigureItWasAskedFor) {
                                    "--json", scratch / "figures.json"});
   ASSERT_EQ(run.exit, 0) << run.out << run.err;
   const std::string figures = text_of_file(scratch / "figures.json");
-  for (const char* name : {"step_vs_limit", "checksum_cost", "threads_vs_step", "predicted_vs_step",
-                           "io_thread_cores_per_gb_per_s", "own_user_us_per_tile"})
+  for (const char* name :
+       {"step_vs_limit", "bare_vs_limit", "checksum_cost", "threads_vs_step", "predicted_vs_step",
+        "io_thread_cores_per_gb_per_s", "own_user_us_per_tile"})
     EXPECT_NE(figures.find("\"" + std::string(name) + "\": "), std::string::npos) << name;
   // No Python was named.
   for (const char* name : {"step_vs_deepspeed_default", "step_vs_deepspeed_tuned",
