@@ -33,7 +33,7 @@ Sweep::Sweep(const Parts& parts, TileCache& cache)
 
 Sweep::~Sweep() {
   parts_.pool.help_until_idle();  // kernels of a work that was lost
-  wait_for_weights();
+  wait_for_chunk();
   whole_.reset();  // waits for its kernels, which use what lift_ owns
 }
 
@@ -82,7 +82,7 @@ std::vector<StatePlan::Span> Sweep::touched(const TileEntry& entry) const {
 
 Result<> Sweep::update(std::size_t chunk) {
   while (updates_.position() < parts_.chunks.visits_end(chunk)) EBB_TRY(make_visit(chunk));
-  wait_for_weights();
+  wait_for_chunk();
   EBB_TRY(device_works());
   return updates_.ended() ? cache_.settle() : Result<>();
 }
@@ -93,9 +93,9 @@ Result<> Sweep::device_works() const {
 }
 
 // Behind them all of the chunk's kernels have read its gradients, too.
-void Sweep::wait_for_weights() {
-  for (const Event& event : handed_out_) parts_.pool.help_until(event);
-  handed_out_.clear();
+void Sweep::wait_for_chunk() {
+  for (const Event& event : of_chunk_) parts_.pool.help_until(event);
+  of_chunk_.clear();
 }
 
 void Sweep::go_on() { cache_.go_on(); }
@@ -126,7 +126,11 @@ void Sweep::end_visit(libswap::Lift::Visit& lift, const std::vector<Leaving>& ou
   for (const Leaving& weights : out)
     if (weights.from.data != weights.to.data) last = lift.down(weights.from, weights.to, done);
   lift.end(last);
-  if (!last.passed()) handed_out_.push_back(last);
+  before_chunk_ends(last);
+}
+
+void Sweep::before_chunk_ends(const Event& event) {
+  if (!event.passed()) of_chunk_.push_back(event);
 }
 
 std::vector<Buffer> Sweep::columns_of(const TileEntry& entry, const Buffer& tile) const {

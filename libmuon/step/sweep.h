@@ -109,6 +109,9 @@ class Sweep {
   // `tile`.
   void end_visit(libswap::Lift::Visit& lift, const std::vector<Leaving>& out,
                  const libswap::Event& done, const libswap::Event& tile);
+  // What reads what is staged for a chunk, or writes to it, is waited for before the chunk ends.
+  void before_chunk_ends(const libswap::Event& event);
+  void wait_for_chunk();
   std::vector<StatePlan::Span> spans_of(const Of& of, const TileEntry& entry) const;
   libswap::Event keep_bits(std::span<const OutRange> ranges);
   // By chunk, in the order of the schedule: chunks of weights are those of a step.
@@ -137,7 +140,6 @@ class Sweep {
                              const Change& change, const libswap::Event& behind);
   Result<> change(const Tiles& tiles, std::uint64_t step, const Change& change,
                   const Between& between);
-  void wait_for_weights();
   Result<> device_works() const;
 
   // Constant after open().
@@ -152,7 +154,7 @@ class Sweep {
   libswap::Stream updates_;
   std::unique_ptr<libswap::Lift> lift_;
   bool non_finite_ = false;
-  std::vector<libswap::Event> handed_out_;  // of the chunk: not yet seen to have passed
+  std::vector<libswap::Event> of_chunk_;  // not yet seen to have passed
   float grad_scale_ = 0;
   const AbsentGradients* absent_ = nullptr;
 };

@@ -107,7 +107,7 @@ Result<> Sweep::walk(const Tiles& all, TileCache::Use use, std::uint64_t step,
       EBB_TRY_ASSIGN(const Stream::Lease lease, stream.take());
       visit(chunk, stream, lease);
     }
-    wait_for_weights();
+    wait_for_chunk();
     return device_works();
   };
   for (std::size_t chunk = 0; chunk < ends.size(); ++chunk)
@@ -149,7 +149,9 @@ Result<> Sweep::keep(const Of& of, std::uint64_t step, const Between& between) {
     for (const StatePlan::Span& span : spans_of(of, entry))
       ranges.push_back({parts_.exchange.bound(chunk, {span.param, span.range}),
                         kept.sub(span.tile_first, span.range.count)});
-    stream.give_back(lease, keep_bits(ranges));
+    const Event done = keep_bits(ranges);
+    stream.give_back(lease, done);
+    before_chunk_ends(done);  // what is staged makes room for another chunk then
   };
   const auto use = of ? TileCache::Use::modify : TileCache::Use::create;
   EBB_TRY(walk(tiles_with_weights(of), use, step, keep, between));

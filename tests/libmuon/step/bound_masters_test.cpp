@@ -6,6 +6,7 @@
 #include "ebb/formats/describe.h"
 #include "ebb/libswap/tree/file_tree.h"
 #include "tests/libmuon/support/bound_masters.h"
+#include "tests/libmuon/support/late_accelerator.h"
 #include "tests/libmuon/support/training.h"
 #include "tests/libmuon/support/world.h"
 
@@ -40,6 +41,23 @@ TEST(BoundMasters, ASnapshotHoldsThemWhileTrainingGoesOn) {
                                                  .budget_bytes = tiles * 4096,
                                                  .slots = tiles == 12 ? 3u : 2u,
                                                  .snapshot_every = 2}));
+}
+
+// Copies from the device come late: what is staged of a chunk stays until they are done.
+TEST(BoundMasters, ASnapshotHoldsThemThoughTheDeviceIsLate) {
+  for (const std::uint32_t delay_us : {200u, 2000u}) {
+    SCOPED_TRACE(delay_us);
+    LateAccelerator accelerator(delay_us, delay_us);
+    expect_whole_snapshots(bound(Masters::bound, {.ranks = 3,
+                                                  .gradients = Policy::zero3,
+                                                  .weights = Policy::zero3,
+                                                  .chunk_bytes = 1,
+                                                  .budget_bytes = 12 * 4096,
+                                                  .slots = 2,
+                                                  .snapshot_every = 2,
+                                                  .accelerator = &accelerator,
+                                                  .weights_on = libmuon::Side::device}));
+  }
 }
 
 TEST(BoundMasters, ReadersSeeFp32AndNoHalves) {
