@@ -3,7 +3,6 @@
 // tests/fixtures/ebb/README.md says which commit that was.
 #include <gtest/gtest.h>
 
-#include <fstream>
 #include <sstream>
 
 #include "ebb/formats/core/crc32c.h"
@@ -12,6 +11,7 @@
 #include "tests/libmuon/support/said_gradients.h"
 #include "tests/libmuon/support/training.h"
 #include "tests/libmuon/support/world.h"
+#include "tests/support/program.h"
 
 namespace ebb::test {
 namespace {
@@ -73,12 +73,11 @@ Said in_some_steps(std::uint32_t param, std::uint64_t step) {
     return {.noise = {}, .none = libmuon::WithoutGradient::untouched};
   return always(param, step);
 }
+EngineConfig config_cut_as(Policy policy, const libmuon::ModelSpec& model) {
+  return config_of(Training{.ranks = 2, .gradients = policy, .weights = policy, .slots = 2}, model);
+}
 void cut(Trains& trains, Policy policy) {
-  std::vector<Shape> shapes;
-  for (const libmuon::ParamSpec& param : trains.config.model.params) shapes.push_back(param.shape);
-  Layout::Spec spec{.policy = policy, .mesh = {2, 1}, .align_elems = 16};
-  add_lists(shapes, spec);
-  trains.config.partition.gradients = trains.config.partition.weights = spec;
+  trains.config.partition = config_cut_as(policy, trains.config.model).partition;
 }
 // The square by rows, the wide one by columns, over the one axis there is.
 void cut_slices(Trains& trains) {
@@ -157,10 +156,7 @@ const Option kStored[] = {
 };
 
 Trains trains_of(const Option& option) {
-  Trains trains{
-      .config = config_of(
-          Training{.ranks = 2, .gradients = Policy::zero3, .weights = Policy::zero3, .slots = 2},
-          model_of_stores())};
+  Trains trains{.config = config_cut_as(Policy::zero3, model_of_stores())};
   option.set(trains);
   return trains;
 }
@@ -198,12 +194,6 @@ std::string sums_of(const std::filesystem::path& directory) {
   return lines.str();
 }
 
-std::string text_of(const std::filesystem::path& file) {
-  std::ifstream in(file);
-  EXPECT_TRUE(in) << file;
-  return {std::istreambuf_iterator<char>(in), {}};
-}
-
 class EarlierStores : public testing::TestWithParam<Option> {
  protected:
   // What the earlier engine wrote with `option`, in a folder of its own.
@@ -212,7 +202,17 @@ class EarlierStores : public testing::TestWithParam<Option> {
                           std::filesystem::copy_options::recursive);
   }
   // What it came to itself.
-  static std::string after(const char* option) { return text_of(stores() / option / "after"); }
+  static std::string after(const char* option) {
+    return test_support::text_of_file(stores() / option / "after");
+  }
+  // The store of no option goes on with it, where the mathematics are the same.
+  static void expect_plain_goes_on_with(const Option& option) {
+    SCOPED_TRACE(option.name);
+    const TempDir directory;
+    copy("plain", directory);
+    train_to(trains_of(option), kLastStep, directory.path());
+    EXPECT_EQ(sums_of(directory.path()), after("plain"));
+  }
 
  private:
   static std::filesystem::path stores() { return EBB_EARLIER_STORES; }
@@ -229,16 +229,11 @@ TEST_P(EarlierStores, IsResumedWithTheBitsItHadGoneOnTo) {
 INSTANTIATE_TEST_SUITE_P(All, EarlierStores, testing::ValuesIn(kStored),
                          [](const auto& option) { return std::string(option.param.name); });
 
-// Where the mathematics are the same, so are the bits.
 TEST_F(EarlierStores, OfNoOptionGoOnWithEachOfTheSameMathematics) {
   std::size_t same = 0;
   for (const Option& option : kStored) {
     if (after(option.name) != after("plain")) continue;
-    SCOPED_TRACE(option.name);
-    const TempDir directory;
-    copy("plain", directory);
-    train_to(trains_of(option), kLastStep, directory.path());
-    EXPECT_EQ(sums_of(directory.path()), after("plain"));
+    expect_plain_goes_on_with(option);
     ++same;
   }
   EXPECT_EQ(same, 14u);
@@ -257,13 +252,7 @@ TEST_F(EarlierStores, OfNoOptionGoOnWithOptionsThatStoreNothing) {
        }},
       {"masters are the weights", [](Trains& trains) { trains.config.dtypes["master"] = {}; }},
   };
-  for (const Option& option : options) {
-    SCOPED_TRACE(option.name);
-    const TempDir directory;
-    copy("plain", directory);
-    train_to(trains_of(option), kLastStep, directory.path());
-    EXPECT_EQ(sums_of(directory.path()), after("plain"));
-  }
+  for (const Option& option : options) expect_plain_goes_on_with(option);
 }
 
 }  // namespace
