@@ -116,21 +116,21 @@ Result<> Sweep::make_visit(std::size_t chunk) {
   const Event done = work({chunk, scheduled, entry, touched(entry), std::move(columns), lift}, out);
   const Event down = scheduled.changes() ? lift.down(tile, lease.buffer, done) : done;
   updates_.give_back(lease, down);
-  end_visit(lift, out, done, down);
+  before_chunk_ends(end_visit(lift, out, done, down));
   return {};
 }
 
-void Sweep::end_visit(libswap::Lift::Visit& lift, const std::vector<Leaving>& out,
-                      const Event& done, const Event& tile) {
+Event Sweep::end_visit(libswap::Lift::Visit& lift, const std::vector<Leaving>& out,
+                       const Event& done, const Event& tile) {
   Event last = tile;
   for (const Leaving& weights : out)
     if (weights.from.data != weights.to.data) last = lift.down(weights.from, weights.to, done);
   lift.end(last);
-  before_chunk_ends(last);
+  return last;
 }
 
-void Sweep::before_chunk_ends(const Event& event) {
-  if (!event.passed()) of_chunk_.push_back(event);
+void Sweep::before_chunk_ends(const Event& visit_ends) {
+  if (!visit_ends.passed()) of_chunk_.push_back(visit_ends);
 }
 
 std::vector<Buffer> Sweep::columns_of(const TileEntry& entry, const Buffer& tile) const {

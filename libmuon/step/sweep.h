@@ -105,12 +105,12 @@ class Sweep {
                    std::vector<Leaving>& out) const;
   Master bound_master_of(const Visited& visit, const Transit& range,
                          std::vector<Leaving>& out) const;
-  // Behind the work of a visit its weights travel on; nobody uses the visit's room behind that and
-  // `tile`.
-  void end_visit(libswap::Lift::Visit& lift, const std::vector<Leaving>& out,
-                 const libswap::Event& done, const libswap::Event& tile);
-  // What reads what is staged for a chunk, or writes to it, is waited for before the chunk ends.
-  void before_chunk_ends(const libswap::Event& event);
+  // Behind the work of a visit its weights travel on. The event passes behind that and `tile`: then
+  // nobody uses the visit's room, or what is staged for it.
+  libswap::Event end_visit(libswap::Lift::Visit& lift, const std::vector<Leaving>& out,
+                           const libswap::Event& done, const libswap::Event& tile);
+  // A visit's end is waited for before its chunk ends: what is staged makes room for another then.
+  void before_chunk_ends(const libswap::Event& visit_ends);
   void wait_for_chunk();
   std::vector<StatePlan::Span> spans_of(const Of& of, const TileEntry& entry) const;
   libswap::Event keep_bits(std::span<const OutRange> ranges);
@@ -127,8 +127,9 @@ class Sweep {
                  const TileEntry& entry, const libswap::Buffer& column, const Take& take) const;
   Tiles tiles_with_weights(const Of& of) const;
   Tiles tiles_with_masters(const Of& of) const;
+  // The event passes when nobody uses the tile, or what is staged for the chunk, any more.
   using Visiting =
-      std::function<void(std::size_t chunk, libswap::Stream&, const libswap::Stream::Lease&)>;
+      std::function<libswap::Event(std::size_t chunk, const libswap::Stream::Lease& lease)>;
   Result<> walk(const Tiles& all, libswap::TileCache::Use use, std::uint64_t step,
                 const Visiting& visit, const Between& between);
   // Changes tiles where kernels work on their columns: the event passes when they have.

@@ -105,7 +105,9 @@ Result<> Sweep::walk(const Tiles& all, TileCache::Use use, std::uint64_t step,
   const auto go_through = [&](std::size_t chunk) -> Result<> {
     while (stream.position() < ends[chunk]) {
       EBB_TRY_ASSIGN(const Stream::Lease lease, stream.take());
-      visit(chunk, stream, lease);
+      const Event visit_ends = visit(chunk, lease);
+      stream.give_back(lease, visit_ends);
+      before_chunk_ends(visit_ends);
     }
     wait_for_chunk();
     return device_works();
@@ -117,7 +119,7 @@ Result<> Sweep::walk(const Tiles& all, TileCache::Use use, std::uint64_t step,
 
 // Masters, or what is bound of them, are the first column of their tiles.
 Result<> Sweep::look(const Between& between) {
-  const auto look = [&](std::size_t chunk, Stream& stream, const Stream::Lease& lease) {
+  const auto look = [&](std::size_t chunk, const Stream::Lease& lease) {
     const TileEntry& entry = parts_.plan.tiles()[lease.tile];
     libswap::Lift::Visit lift = lift_->begin();
     const Buffer masters = lift.up(columns_of(entry, lease.buffer).front());
@@ -127,8 +129,7 @@ Result<> Sweep::look(const Between& between) {
       if (const Buffer here = out_of(chunk, span, lift, out); !here.empty())
         ranges.push_back({masters.sub(span.tile_first, span.range.count), here});
     const Event done = parts_.kernels.hand_out(ranges, lift.ready());
-    stream.give_back(lease, done);
-    end_visit(lift, out, done, done);
+    return end_visit(lift, out, done, done);
   };
   return walk(tiles_with_weights({}), TileCache::Use::read, 0, look, between);
 }
@@ -142,16 +143,14 @@ Event Sweep::keep_bits(std::span<const OutRange> ranges) {
 }
 
 Result<> Sweep::keep(const Of& of, std::uint64_t step, const Between& between) {
-  const auto keep = [&](std::size_t chunk, Stream& stream, const Stream::Lease& lease) {
+  const auto keep = [&](std::size_t chunk, const Stream::Lease& lease) {
     const TileEntry& entry = parts_.plan.tiles()[lease.tile];
     const Buffer kept = columns_of(entry, lease.buffer).front();
     std::vector<OutRange> ranges;
     for (const StatePlan::Span& span : spans_of(of, entry))
       ranges.push_back({parts_.exchange.bound(chunk, {span.param, span.range}),
                         kept.sub(span.tile_first, span.range.count)});
-    const Event done = keep_bits(ranges);
-    stream.give_back(lease, done);
-    before_chunk_ends(done);  // what is staged makes room for another chunk then
+    return keep_bits(ranges);
   };
   const auto use = of ? TileCache::Use::modify : TileCache::Use::create;
   EBB_TRY(walk(tiles_with_weights(of), use, step, keep, between));
@@ -166,14 +165,13 @@ Event Sweep::change_tile(std::size_t chunk, const Stream::Lease& lease, const Ch
   const Buffer tile = lift.up(lease.buffer);
   const Event done = change(chunk, entry, columns_of(entry, tile), lift);
   const Event down = lift.down(tile, lease.buffer, done);
-  end_visit(lift, {}, done, down);
-  return down;
+  return end_visit(lift, {}, done, down);
 }
 
 Result<> Sweep::change(const Tiles& tiles, std::uint64_t step, const Change& change,
                        const Between& between) {
-  const auto visit = [&](std::size_t chunk, Stream& stream, const Stream::Lease& lease) {
-    stream.give_back(lease, change_tile(chunk, lease, change, {}));
+  const auto visit = [&](std::size_t chunk, const Stream::Lease& lease) {
+    return change_tile(chunk, lease, change, {});
   };
   EBB_TRY(walk(tiles, TileCache::Use::modify, step, visit, between));
   return cache_.settle();
@@ -226,10 +224,11 @@ void Sweep::for_parts(const NamedStates& states, std::size_t i, std::size_t port
 
 // Each state is a visit of a lift: a slot has room for one.
 Result<> Sweep::read(const NamedStates& states, const Between& between) {
-  const auto read = [&](std::size_t portion, Stream& stream, const Stream::Lease& lease) {
+  const auto read = [&](std::size_t portion, const Stream::Lease& lease) {
     const TileEntry& entry = parts_.plan.tiles()[lease.tile];
     const std::vector<Buffer> columns = columns_of(entry, lease.buffer);
     Event last;
+    std::vector<Event> ends;
     for (const std::size_t i : held(states, entry)) {
       libswap::Lift::Visit lift = lift_->begin();
       const std::size_t column = *parts_.plan.columns().find(entry.kind, states.state(i));
@@ -243,15 +242,15 @@ Result<> Sweep::read(const NamedStates& states, const Between& between) {
                 });
       lift.also_behind(last);
       last = parts_.kernels.hand_out(ranges, lift.ready());
-      end_visit(lift, out, last, last);
+      ends.push_back(end_visit(lift, out, last, last));
     }
-    stream.give_back(lease, last);
+    return libswap::all_of(ends);
   };
   return walk(tiles_with(states), TileCache::Use::read, 0, read, between);
 }
 
 Result<> Sweep::write(const NamedStates& states, std::uint64_t step, const Between& between) {
-  const auto write = [&](std::size_t portion, Stream& stream, const Stream::Lease& lease) {
+  const auto write = [&](std::size_t portion, const Stream::Lease& lease) {
     Event last;
     for (const std::size_t i : held(states, parts_.plan.tiles()[lease.tile])) {
       const auto write_one = [&](std::size_t, const TileEntry& entry,
@@ -266,7 +265,7 @@ Result<> Sweep::write(const NamedStates& states, std::uint64_t step, const Betwe
       };
       last = change_tile(portion, lease, write_one, last);
     }
-    stream.give_back(lease, last);
+    return last;
   };
   EBB_TRY(walk(tiles_with(states), TileCache::Use::modify, step, write, between));
   return cache_.settle();
