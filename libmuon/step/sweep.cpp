@@ -81,9 +81,7 @@ std::vector<StatePlan::Span> Sweep::touched(const TileEntry& entry) const {
 }
 
 Result<> Sweep::update(std::size_t chunk) {
-  while (updates_.position() < parts_.chunks.visits_end(chunk)) EBB_TRY(make_visit(chunk));
-  wait_for_chunk();
-  EBB_TRY(device_works());
+  EBB_TRY(end_chunk(make_visits(chunk)));
   return updates_.ended() ? cache_.settle() : Result<>();
 }
 
@@ -98,7 +96,17 @@ void Sweep::wait_for_chunk() {
   of_chunk_.clear();
 }
 
+Result<> Sweep::end_chunk(const Result<>& visits_made) {
+  wait_for_chunk();
+  return visits_made ? device_works() : visits_made;
+}
+
 void Sweep::go_on() { cache_.go_on(); }
+
+Result<> Sweep::make_visits(std::size_t chunk) {
+  while (updates_.position() < parts_.chunks.visits_end(chunk)) EBB_TRY(make_visit(chunk));
+  return {};
+}
 
 Result<> Sweep::make_visit(std::size_t chunk) {
   if (const Result<> fine = matrices_->check(parts_.plan.schedule()[updates_.position()]); !fine) {

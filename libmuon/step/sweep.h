@@ -76,6 +76,7 @@ class Sweep {
 
  private:
   Sweep(const Parts& parts, libswap::TileCache& cache);
+  Result<> make_visits(std::size_t chunk);
   Result<> make_visit(std::size_t chunk);
   // Weights, or updates, on their way out of a visit.
   struct Leaving {
@@ -112,6 +113,8 @@ class Sweep {
   // A visit's end is waited for before its chunk ends: what is staged makes room for another then.
   void before_chunk_ends(const libswap::Event& visit_ends);
   void wait_for_chunk();
+  // Where a visit could not be made, too: what the others use is the caller's again then.
+  Result<> end_chunk(const Result<>& visits_made);
   std::vector<StatePlan::Span> spans_of(const Of& of, const TileEntry& entry) const;
   libswap::Event keep_bits(std::span<const OutRange> ranges);
   // By chunk, in the order of the schedule: chunks of weights are those of a step.

@@ -109,11 +109,10 @@ Result<> Sweep::walk(const Tiles& all, TileCache::Use use, std::uint64_t step,
       stream.give_back(lease, visit_ends);
       before_chunk_ends(visit_ends);
     }
-    wait_for_chunk();
-    return device_works();
+    return {};
   };
   for (std::size_t chunk = 0; chunk < ends.size(); ++chunk)
-    EBB_TRY(between(chunk, go_through(chunk)));
+    EBB_TRY(between(chunk, end_chunk(go_through(chunk))));
   return {};
 }
 

@@ -9,7 +9,9 @@
 #include <thread>
 
 #include "ebb/libswap/queue/io_queue.h"
+#include "tests/libmuon/support/by_name.h"
 #include "tests/libmuon/support/failing_world.h"
+#include "tests/libmuon/support/late_accelerator.h"
 #include "tests/support/no_threads.h"
 
 namespace ebb::test {
@@ -275,6 +277,41 @@ TEST(EngineFaults, AnExportIsOfItsGenerationHoweverManyAreCommittedMeanwhile) {
 }
 
 // What failed is asked for again, by whichever call comes next.
+std::vector<float> values_of(ByName& copied) {
+  std::vector<float> all;
+  copied.for_all([&](std::uint32_t, std::uint64_t, float value) { all.push_back(value); });
+  return all;
+}
+
+// Rank 1 alone is late: the other does not keep it.
+TEST(EngineFaults, ACallThatFailedWritesNothingLaterHoweverLateTheDeviceIs) {
+  for (const std::uint64_t at : {1u, 2u, 3u}) {
+    FailingWorld failing;
+    LateAccelerator in_time(at, 1), late(at, 50'000);
+    expect_well(failing.world.run([&](Communicator& ranks) -> Result<> {
+      const auto config = config_of({.ranks = 2,
+                                     .chunk_bytes = 20000,
+                                     .budget_bytes = kLittle,
+                                     .accelerator = ranks.rank() == Rank{1} ? &late : &in_time},
+                                    nuisance_model());
+      EBB_TRY_ASSIGN(auto rank, RankEngine::open(failing.world, ranks, config));
+      EBB_TRY(step_to(rank, 1));
+      libmuon::Engine& engine = rank.engine();
+      std::vector<std::uint32_t> matrices;
+      for (std::uint32_t param = 0; param < engine.state_plan().params(); ++param)
+        if (engine.state_plan().muon(param)) matrices.push_back(param);
+      ByName copied(engine.state_plan(), matrices);
+      copied.for_all([](std::uint32_t, std::uint64_t, float& value) { value = 7; });
+      EBB_TRY(failing.fail_reads(ranks, at));
+      EXPECT_FALSE(engine.read_state("momentum_buffer", copied.buffers()));
+      const std::vector<float> then = values_of(copied);
+      std::this_thread::sleep_for(std::chrono::milliseconds(100));
+      EXPECT_EQ(values_of(copied), then);
+      return failing.meanwhile(ranks, [&] { failing.faults->clear(); });
+    }));
+  }
+}
+
 TEST(EngineFaults, WeightsThatCouldNotBeReadAreInstalledOrSteppedOnceTheDiskIsWell) {
   FailingWorld failing;
   expect_well(failing.world.run([&](libmuon::Communicator& ranks) -> Result<> {
