@@ -2,12 +2,11 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <csignal>
 #include <filesystem>
 #include <fstream>
-#include <thread>
 
 #include "tests/tools/convert.h"
+#include "tests/tools/killed_convert.h"
 
 namespace ebb {
 
@@ -140,18 +139,7 @@ TEST(ConvertCompress, AfterSigkillTheSameCommandGoesOn) {
   fs::create_directory(folder);
   const std::vector<std::string> command = {source,    folder + "/out", "-t", "dcp", "--compress",
                                             "zstd:16", "--json",        "-j", "1"};
-  test_support::RunningProgram run("ckpt-convert", command);
-  const auto has_journal = [&] {
-    return std::ranges::any_of(fs::directory_iterator(folder), [](const auto& entry) {
-      return entry.path().filename().string().find(".ebb-journal-") != std::string::npos;
-    });
-  };
-  while (!has_journal() && !fs::exists(folder + "/out"))
-    std::this_thread::sleep_for(std::chrono::milliseconds(1));
-  std::this_thread::sleep_for(std::chrono::milliseconds(200));  // it is made first and then filled
-  run.signal(SIGKILL);
-  const Outcome killed = run.wait();
-  if (killed.exit == 0 || fs::exists(folder + "/out"))
+  if (!killed_once_journaled(command, folder))
     GTEST_SKIP() << "this machine compresses 24 MiB in about a second";
   const Outcome again = convert(command);
   EXPECT_EQ(again.exit, 0) << again.err;

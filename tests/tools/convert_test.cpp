@@ -12,6 +12,7 @@
 
 #include "tests/support/archives.h"
 #include "tests/tools/convert.h"
+#include "tests/tools/killed_convert.h"
 
 namespace ebb {
 
@@ -417,12 +418,6 @@ TEST(ConvertStops, OnCtrlCAndTheSameCommandGoesOn) {
   EXPECT_EQ(std::distance(fs::directory_iterator(folder), fs::directory_iterator()), 1);
 }
 
-bool has_journal(const std::string& folder) {
-  for (const fs::directory_entry& entry : fs::directory_iterator(folder))
-    if (entry.path().filename().string().find(".ebb-journal-") != std::string::npos) return true;
-  return false;
-}
-
 TEST(ConvertStops, OnSigkillAndTheSameCommandGoesOn) {
   const ScratchDirectory scratch;
   const std::string source = scratch / "source", folder = scratch / "results";
@@ -431,13 +426,7 @@ TEST(ConvertStops, OnSigkillAndTheSameCommandGoesOn) {
   // One worker: slow enough for a journal, which is first written after a second.
   const std::vector<std::string> command = {source, folder + "/out", "-t", "dcp", "--json", "-j",
                                             "1"};
-  test_support::RunningProgram run("ckpt-convert", command);
-  while (!has_journal(folder) && !fs::exists(folder + "/out"))
-    std::this_thread::sleep_for(std::chrono::milliseconds(1));
-  std::this_thread::sleep_for(std::chrono::milliseconds(50));  // it is made first and then filled
-  run.signal(SIGKILL);
-  const Outcome killed = run.wait();
-  if (killed.exit == 0 || fs::exists(folder + "/out"))
+  if (!killed_once_journaled(command, folder))
     GTEST_SKIP() << "this machine writes and checks a GiB in about a second";
   const Outcome again = convert(command);
   EXPECT_EQ(again.exit, 0) << again.err;
