@@ -276,7 +276,6 @@ TEST(EngineFaults, AnExportIsOfItsGenerationHoweverManyAreCommittedMeanwhile) {
   }));
 }
 
-// What failed is asked for again, by whichever call comes next.
 std::vector<float> values_of(ByName& copied) {
   std::vector<float> all;
   copied.for_all([&](std::uint32_t, std::uint64_t, float value) { all.push_back(value); });
@@ -312,6 +311,7 @@ TEST(EngineFaults, ACallThatFailedWritesNothingLaterHoweverLateTheDeviceIs) {
   }
 }
 
+// What failed is asked for again, by whichever call comes next.
 TEST(EngineFaults, WeightsThatCouldNotBeReadAreInstalledOrSteppedOnceTheDiskIsWell) {
   FailingWorld failing;
   expect_well(failing.world.run([&](libmuon::Communicator& ranks) -> Result<> {
