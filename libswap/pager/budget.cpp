@@ -6,13 +6,18 @@
 namespace ebb::libswap {
 namespace {
 
-constexpr std::uint64_t kMostFrames = 16;
-constexpr std::uint64_t kFrameBytesWorthHaving = 64u << 20;
+constexpr std::uint64_t kBusyFrames = 16;
+constexpr std::uint64_t kBusyBytes = 64u << 20;
+constexpr std::uint64_t kQueues = 3;
 
 }  // namespace
 
+std::uint64_t TileBudget::frames_in_flight(std::uint64_t tile_bytes) {
+  return std::max(kBusyFrames, kBusyBytes / tile_bytes);
+}
+
 std::uint64_t TileBudget::frames_worth_having(std::uint64_t tile_bytes) {
-  return std::max(kMostFrames, kFrameBytesWorthHaving / tile_bytes);
+  return kQueues * frames_in_flight(tile_bytes);
 }
 
 Result<TileBudget> TileBudget::divide(std::uint64_t tiles, std::uint64_t tile_bytes,
@@ -26,8 +31,8 @@ Result<TileBudget> TileBudget::divide(std::uint64_t tiles, std::uint64_t tile_by
                          budget_bytes, tile_bytes),
                  "give a larger --budget or a smaller --tile"};
   // A frame more keeps the disk busier; a tile that stays is never moved. If F frames bring a disk
-  // to F / (F + 1) of its speed, a round of (tiles - affordable + F) is the shortest at this root.
-  const double best = std::sqrt(static_cast<double>(tiles - affordable));
+  // to F / (F + 3) of its speed, a round of (tiles - affordable + F) is the shortest at this root.
+  const double best = std::sqrt(3.0 * static_cast<double>(tiles - affordable));
   const auto wanted = std::clamp<std::uint64_t>(static_cast<std::uint64_t>(best), 6,
                                                 frames_worth_having(tile_bytes));
   const std::uint64_t frames = std::min(affordable, wanted);

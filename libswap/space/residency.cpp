@@ -22,7 +22,7 @@ std::uint32_t extent_of(Frames::Holder holder) { return holder / 2; }
 std::uint64_t worth_being_ready(std::uint64_t frames, std::uint64_t tile_bytes,
                                 std::uint64_t largest) {
   const std::uint64_t some = std::clamp<std::uint64_t>(frames / 3, kFewestReadyFrames,
-                                                       TileBudget::frames_worth_having(tile_bytes));
+                                                       TileBudget::frames_in_flight(tile_bytes));
   return std::min(frames, std::max(some, 2 * largest));
 }
 

@@ -58,7 +58,7 @@ constexpr std::array kFlags = {
 
 constexpr tools::Program kProgram = {
     .name = "ebb-sweep",
-    .summary = "Times AdamW sweeps over state paged through a quarter of its size.",
+    .summary = "Times AdamW sweeps over state paged through a sixteenth of its size.",
     .positionals = {},
     .flags = kFlags,
     .examples = {},
