@@ -27,10 +27,12 @@ TEST(Pager, SpendsABudgetOnFramesAndResidentTiles) {
   }
   // The more tiles there are beyond a budget, the less it saves that one stays.
   EXPECT_EQ((*TileBudget::divide(20, kTile, 15 * kTile)).frames, 6u);
+  EXPECT_EQ((*TileBudget::divide(115, kTile, 15 * kTile)).frames, 15u);
+  EXPECT_EQ((*TileBudget::divide(1000, kTile, 15 * kTile)).frames, 15u);
   EXPECT_EQ((*TileBudget::divide(67, kTile, 40 * kTile)).frames, 9u);
   EXPECT_EQ((*TileBudget::divide(340, kTile, 40 * kTile)).frames, 30u);
   EXPECT_EQ((*TileBudget::divide(1000, kTile, 40 * kTile)).frames, 40u);
-  // But not without an end: with more the disk is no busier.
+  // But not without an end.
   constexpr std::uint64_t kMiB = 1u << 20;
   EXPECT_EQ((*TileBudget::divide(9000, 4 * kMiB, 1000 * 4 * kMiB)).frames, 48u);
 }
