@@ -19,8 +19,8 @@ struct TileBudget {
   std::uint64_t bytes(std::uint64_t tile_bytes) const { return (resident + frames) * tile_bytes; }
   // What a disk works on at once, both ways together.
   static std::uint64_t frames_in_flight(std::uint64_t tile_bytes);
-  // The most that a budget is spent on. A disk that ends operations together wants as much again for
-  // what was read with them, and for what is to be written with the next.
+  // The most that a budget is spent on. A disk that ends operations together wants as much again
+  // for what was read with them, and for what is to be written with the next.
   static std::uint64_t frames_worth_having(std::uint64_t tile_bytes);
   // Fails (Code::no_memory) below one tile, naming the smallest budget that works.
   static Result<TileBudget> divide(std::uint64_t tiles, std::uint64_t tile_bytes,
